@@ -1,18 +1,21 @@
 """A planner's day at scale: `ShardGymPlanner` and TorchRec's `EmbeddingShardingPlanner` on 300 and 1,000 tables.
 
-    python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--ranks 4] [--cap SECONDS] [--json]
+    python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--ranks 4] [--cap SECONDS]
+        [--limit SECONDS] [--page FILE] [--json]
 
 Each planner plans the model, on the meta device, in a process of its own: processor seconds, and the peak of its memory
-above that before planning. Ratings are TorchRec's of both plans. A planner that takes longer than `--cap` seconds of
-wall time is stopped, and says so. Then the first of `--devices` ranks of torch's fake process group plans for all; and
-`--ranks` gloo processes plan together, of which the first plans for as many devices: seconds from the first call to the
-last plan, above planning alone.
+above that before planning. `--limit` is TorchRec's own `timeout_seconds`: it lists and rates all there is to propose
+before that, and proposes no more after so many seconds. Ratings are TorchRec's of both plans. A planner that takes
+longer than `--cap` seconds of wall time is stopped, and says so. Then the first of `--devices` ranks of torch's fake
+process group plans for all; and `--ranks` gloo processes plan together, of which the first plans for as many devices:
+seconds from the first call to the last plan, above planning alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import multiprocessing
 import resource
@@ -21,10 +24,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
 import torch.distributed as dist
+from fill_pages import fill
 from tabulate import tabulate
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -45,12 +52,18 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--cap", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
+    parser.add_argument("--page", type=Path, help="Markdown page whose block 'scale' is filled")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     for tables in options.tables:
         task = drawn(tables, options.devices)
-        for name, plan in PLANNERS.items():
+        planners: dict[str, Callable[[ShardingTask], Any]] = {
+            "EmbeddingShardingPlanner": functools.partial(by_torchrec, limit_s=options.limit),
+            "ShardGymPlanner": by_shardgym,
+        }
+        for name, plan in planners.items():
             found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
             rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})
         found = in_process(lambda task=task: measured(by_fake_group, task), options.cap)
@@ -60,6 +73,8 @@ def main() -> int:
         rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner", **alone})
         found = by_gloo_group(few, options.cap)
         rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner, gloo group", **found})
+    if options.page is not None:
+        fill(options.page, "scale", rows, floatfmt=".2f")
     print(json.dumps(rows, indent=1) if options.json else tabulate(rows, headers="keys", floatfmt=".2f"))
     return 0
 
@@ -80,15 +95,17 @@ def constraints_of(task: ShardingTask) -> dict[str, ParameterConstraints]:
     return {table.name: ParameterConstraints(pooling_factors=[table.pooling_factor]) for table in task.tables}
 
 
-def by_torchrec(task: ShardingTask) -> Any:
-    """Return TorchRec's plan, with its defaults."""
+def by_torchrec(task: ShardingTask, limit_s: float | None = None) -> Any:
+    """Return TorchRec's plan, with its defaults but for the time that it makes proposals."""
     topology = TorchRecTopology(
         world_size=task.num_devices,
         compute_device="cuda",
         local_world_size=task.topology.devices_per_host,
         hbm_cap=task.topology.memory_bytes[0],
     )
-    planner = EmbeddingShardingPlanner(topology=topology, batch_size=SAMPLES, constraints=constraints_of(task))
+    planner = EmbeddingShardingPlanner(
+        topology=topology, batch_size=SAMPLES, constraints=constraints_of(task), timeout_seconds=limit_s
+    )
     return planner.plan(model_from_task(task), get_default_sharders())
 
 
@@ -106,12 +123,6 @@ def by_fake_group(task: ShardingTask) -> Any:
     """Return our plan, made by the first of as many ranks as there are devices."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=task.num_devices)
     return planner_of(task).collective_plan(model_from_task(task))
-
-
-PLANNERS: dict[str, Callable[[ShardingTask], Any]] = {
-    "EmbeddingShardingPlanner": by_torchrec,
-    "ShardGymPlanner": by_shardgym,
-}
 
 
 def measured(plan: Callable[[ShardingTask], Any], task: ShardingTask) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
 
-    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N]
+    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--limit SECONDS]
     python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
     (both: [--page FILE] [--json]; costs: [--losses FILE])
 
@@ -8,7 +8,9 @@
 devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types. It
 always plans by its own rating. Ours plan by the cost that is compared: the rating, and the model `gpu` for tasks on
 GPUs or `roofline` for those on CPUs. Models are DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that
-`drawn_tasks.py` draws; 300 tables and suites only if they are named. Figures are geometric means over
+`drawn_tasks.py` draws; 300 tables and suites only if they are named. `--limit` is the planner's own
+`timeout_seconds`, after which it proposes no more: with a thousand tables on 128 devices it has thousands of proposals,
+each of which takes a second. Figures are geometric means over
 tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the
 largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
@@ -72,6 +74,8 @@ def main() -> int:
     costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
     costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
     costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
+    costs.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
+    costs.add_argument("--block", default="costs", help="of the page (%(default)s)")
     costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
     times = commands.add_parser("times", help="of planning")
     times.add_argument("--tables", type=int, nargs="+", default=[26, 100, 1000], help="ascending (%(default)s)")
@@ -84,11 +88,11 @@ def main() -> int:
         if arguments.command == "times":
             rows = planning_times(arguments.tables, arguments.cap)
         else:
-            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS)
+            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS, arguments.limit)
             if arguments.losses is not None:
                 arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
         if arguments.page is not None:
-            fill(arguments.page, arguments.command, rows)
+            fill(arguments.page, "times" if arguments.command == "times" else arguments.block, rows)
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -106,7 +110,7 @@ def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTas
             makers[f"{name}, {devices} GPUs"] = lambda name=name, devices=devices: [drawn_model(name, devices)]
     for devices in (8, 64):
         makers[f"300 tables, {devices} GPUs"] = lambda devices=devices: [model_with_300_tables(devices)]
-    for suite in ("published-v1", *_CPU_SUITES):
+    for suite in ("published-v1", "production-v1", *_CPU_SUITES):
         if suite in suite_names():
             makers[suite] = lambda suite=suite: spread(load_suite(suite), most)
     usual = [name for name in makers if name.endswith(" GPUs") and not name.startswith("300")]
@@ -121,7 +125,7 @@ def spread(tasks: Sequence[ShardingTask], most: int) -> list[ShardingTask]:
 
 
 def compare(
-    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str]
+    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str], limit_s: float | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a row per group and cost, and the tasks that we lose."""
     rows: list[dict[str, Any]] = []
@@ -138,7 +142,7 @@ def compare(
             for task in tasks:
                 few = task.num_devices <= _MOST_DEVICES_FOR_WIDTHS
                 theirs = [name for name in THEIRS if few or name != "torchrec_columns"]
-                plans = list(solved(solvers, theirs, task, costs[0]))
+                plans = list(solved(solvers, theirs, task, costs[0], limit_s))
                 refused += not plans
                 for cost in costs if plans else ():
                     mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
@@ -158,12 +162,13 @@ def cost_names(group: str) -> tuple[str, ...]:
 
 
 def solved(
-    solvers: dict[str, Any], names: Sequence[str], task: ShardingTask, cost: CostModel
+    solvers: dict[str, Any], names: Sequence[str], task: ShardingTask, cost: CostModel, limit_s: float | None = None
 ) -> Iterator[tuple[str, ShardingPlan]]:
     """Yield the names of solvers that find a plan, with the plan."""
     for name in names:
         try:
-            yield name, solvers[name].solve(task, cost, seed=0)
+            limit = {} if limit_s is None else {"time_limit_s": limit_s}
+            yield name, solvers[name].solve(task, cost, seed=0, **limit)
         except NO_PLAN:
             continue
 

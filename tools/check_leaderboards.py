@@ -1,8 +1,9 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
 
 Every record that a deterministic judge scored is scored again. Of every board a sample is solved again: the same
-records everywhere, chosen by a hash among those that took ten seconds or less; with --all it is every record. At last
-every generated table and page is compared with a fresh one.
+records everywhere, chosen by a hash among those that took ten seconds or less; with --all it is every record. Where
+there are bounds of all plans, no record may be below them, and one is computed again. At last every generated table and
+page is compared with a fresh one.
 
 FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything
 disagrees.
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 import fill_pages
+import plan_bounds
 
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import ShardGymError
@@ -49,6 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
                 print(row.line(ascii_only=True))
         print(f"{folder}: {report.footer()}", flush=True)
         bad += not report.ok
+    for folder in folders:
+        if (folder / plan_bounds.BOUNDS).is_file():
+            found = plan_bounds.problems(folder)
+            print("\n".join(found) or f"{folder}: no plan is below the bound of its task")
+            bad += bool(found)
     if not options.no_pages:
         bad += fill_pages.main(["--check"])
     print("NOT in order" if bad else "in order")

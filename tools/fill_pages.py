@@ -6,6 +6,7 @@ page would change, or records are not packed.
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
+- Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plan_bounds
 import separation
 from tabulate import tabulate
 
@@ -56,7 +58,7 @@ PAGES = [
     *sorted((ROOT / "leaderboards").rglob("README.md")),
     SHIPPED / "README.md",
 ]
-BLOCK = re.compile(r"(<!-- (table|details|model|env|separation|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|bounds|model|env|separation|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -121,6 +123,7 @@ def filled(page: str, path: Path) -> str:
     makers = {
         "table": lambda folder: _table(folder, link),
         "details": lambda folder: render_details(_rankings(folder)[0], "md"),
+        "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
         "model": model_summary,
         "env": env_description,
         "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),

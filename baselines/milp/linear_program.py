@@ -121,5 +121,6 @@ class LinearProgram:
             )  # fmt: skip
         if found.status == 2:
             return Solution(np.inf, None)
-        bound = found.mip_dual_bound
+        # Without whole numbers there is no tree with a bound of its own: the optimum is the bound.
+        bound = found.mip_dual_bound if any(self._whole) else (found.fun if found.status == 0 else None)
         return Solution(float(bound) if bound is not None and np.isfinite(bound) else 0.0, found.x)

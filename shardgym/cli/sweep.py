@@ -17,6 +17,7 @@ from shardgym.cli.common import (
     NOTATION,
     Command,
     by_name,
+    engine_options,
     folder,
     json_option,
     natural,
@@ -29,6 +30,7 @@ from shardgym.cli.common import (
 )
 from shardgym.cli.torchrec import make_model
 from shardgym.costs.gpu.cards import CARDS
+from shardgym.engines import make_engine
 from shardgym.errors import InputError, UnknownNameError, import_extra
 from shardgym.evaluation import SolverSpec
 from shardgym.evaluation.runner import TIMEOUT_S
@@ -77,6 +79,7 @@ _Value = TypeVar("_Value")
 )  # fmt: skip
 @click.option("--out", type=folder, help="Where results go (default: results/sweep-MODEL).")
 @click.option("--figure", type=click.Path(path_type=Path), metavar="FILE", help=f"Draw one: {', '.join(PLOT_FORMATS)}.")
+@engine_options
 @json_option
 def sweep_machines(
     model_name: str,
@@ -93,6 +96,9 @@ def sweep_machines(
     timeout: float,
     out: Path | None,
     figure: Path | None,
+    engine: str,
+    workers: int | None,
+    address: str | None,
     as_json: bool,
 ) -> int:
     """Plan a model for other GPUs and numbers of them.
@@ -108,6 +114,8 @@ def sweep_machines(
 
     Results go to FOLDER/machines.jsonl as they come, tasks and plans to files of the machine's name. Broken off at any
     moment, the same command continues; more GPUs and numbers can be added to a folder.
+
+    --engine plans for several machines at once: 'loky' in processes of this machine, 'ray' on a Ray cluster.
 
     Exit code 1 when the solver failed on a machine, or none has a plan; a machine that is too small is an outcome.
     """
@@ -155,7 +163,7 @@ def sweep_machines(
 
             results = sweep(
                 tasks, SolverSpec(*parse_spec(solver_name)), target, seed=seed, time_limit_s=time_limit,
-                timeout_s=timeout, on_result=on_result,
+                timeout_s=timeout, engine=make_engine(engine, workers=workers, address=address), on_result=on_result,
             )  # fmt: skip
     except KeyboardInterrupt:
         say(f"shardgym: interrupted with {done} of {len(tasks)} machines in {target}; the same command continues")

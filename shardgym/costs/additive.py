@@ -244,7 +244,7 @@ class NumberedShards(abc.ABC):
         if groups == 1:
             times = self.exchange_of(task, compute_ms, loads)
         else:
-            inside = _group_of(task, task.num_devices // groups)
+            inside = group_of(task, task.num_devices // groups)
             of_groups = -1, inside.num_devices
             parts = self.exchange_of(
                 inside, compute_ms.reshape(*of_groups, 2), loads.reshape(*of_groups, loads.shape[-1])
@@ -316,6 +316,14 @@ class AdditiveCosts(NumberedShards):
         """
         counts = vectors[:, -LOADS:][:, SHARDS]
         return self.exact_compute_ms(vectors) - self.operator_ms(vectors[:, :-LOADS], counts)
+
+    def unlimited(self, task: ShardingTask) -> AdditiveCosts:
+        """Return the prices of the same devices with caches for all rows, and ids that are sorted in one pass.
+
+        By their `least_ms` shards of a table add up to at least what the whole table takes, however it is cut; and no
+        shard takes more than by these. Where this is `bounded`, bounds of any plans hold for this cost, too.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is bounded: expected unlimited({task.name!r:.40})")
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
         """Return links, and bytes of a value, with which all-to-alls take at least what `links.transfer_ms` says."""
@@ -439,7 +447,7 @@ def _links_of(task: ShardingTask) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _group_of(task: ShardingTask, size: int) -> ShardingTask:
+def group_of(task: ShardingTask, size: int) -> ShardingTask:
     """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
     samples = max(1, task.batch_size * size // task.num_devices)
     return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples, step_memory=None)

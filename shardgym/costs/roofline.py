@@ -5,6 +5,7 @@ The formulas, the constants of named devices, and the cost model, in this order.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ ID_BYTES = 8
 WEIGHT_BYTES = 4
 #: A radix sort of 8-byte ids with 8-byte payloads in four passes, each reading and writing everything.
 _SORT_BYTES_PER_ID = 4 * 2 * 16
+#: Of a cache that holds all rows.
+_ALL_ROWS = 2**60
 #: Tasks whose shard times are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
 
@@ -387,7 +390,7 @@ class AdditiveRoofline(AdditiveCosts):
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; an unknown device of the task is an `UnknownNameError`."""
         name = self._override or task.topology.device
-        device = device_constants(name)
+        device = self._constants(name)
         if self._calibration is not None and name != "cpu-core":
             raise InputError(f"calibration: of a CPU core, and the task's device is '{name}': leave it out")
         number = list(DEVICES).index(name)
@@ -401,6 +404,14 @@ class AdditiveRoofline(AdditiveCosts):
                 for (forward, backward, of), more in zip(rows, added, strict=True)
             ]
         return {"latents": np.array(rows, dtype=np.float64)}
+
+    def _constants(self, name: str) -> DeviceConstants:
+        return device_constants(name)
+
+    def unlimited(self, task: ShardingTask) -> AdditiveRoofline:
+        """See `AdditiveCosts`; sorting takes as many passes for any rows."""
+        del task
+        return _UnlimitedRoofline(self._override)
 
     def _bus(self, task: ShardingTask, name: str) -> float:
         """Return the bandwidth of a device to the memory of its host; a device that is set brings its own along."""
@@ -437,3 +448,10 @@ class AdditiveRoofline(AdditiveCosts):
         if self._calibration is None:
             return super().replicas_ms(task, loads, groups)
         return np.zeros(loads.shape[:-1])
+
+
+class _UnlimitedRoofline(AdditiveRoofline):
+    """The prices of devices whose caches hold all rows."""
+
+    def _constants(self, name: str) -> DeviceConstants:
+        return dataclasses.replace(super()._constants(name), cache_bytes=_ALL_ROWS)

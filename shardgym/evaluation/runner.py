@@ -101,7 +101,7 @@ def evaluate(
         judge, judge_settings = chosen.judge.cost, chosen.judge.settings
         oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
     if not isinstance(doing, HereEngine):
-        _check_by_name(doing, specs, judge, oracle)
+        check_by_name(doing, specs, judge, oracle)
     with ExitStack() as stack:
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
         running = []
@@ -200,7 +200,7 @@ def _chosen_track(suite: TaskSequence, track: str | Track | None, given: Sequenc
     return suite.track(track)
 
 
-def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: str | CostModel | None) -> None:
+def check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: str | CostModel | None) -> None:
     """Refuse objects, which other processes cannot make again."""
     given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
     given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]

@@ -1,19 +1,27 @@
-"""sweep: a plan for every machine, by a solver in a process of its own, and what it takes by the cost `gpu`."""
+"""sweep: a plan for every machine, by a solver in a process of its own, and what it takes by the cost `gpu`.
+
+Machines are jobs of an engine (`shardgym.engines`); this process alone writes what comes of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from shardgym.children import CAN_FORK
 from shardgym.costs.gpu.cost import GpuCost
+from shardgym.engines import Engine, HereEngine
 from shardgym.evaluation.result import Result
+from shardgym.evaluation.runner import check_by_name
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.files import only_writer
+from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.sweep.bounds import savings
 from shardgym.sweep.machines import Machine
@@ -26,6 +34,25 @@ logger = logging.getLogger(__name__)
 OnResult = Callable[[MachineResult, bool], None]
 
 
+class MachineJob(NamedTuple):
+    """A machine to plan for.
+
+    Attributes:
+        task: of the machine.
+        blank: the result without what is to be found.
+    """
+
+    task: ShardingTask
+    blank: MachineResult
+
+    def __str__(self) -> str:
+        return self.blank.machine.name
+
+
+#: What comes of a machine, and its plan if there is one.
+Planned = tuple[MachineResult, ShardingPlan | None]
+
+
 def sweep(
     tasks: Mapping[Machine, ShardingTask],
     solver: SolverSpec,
@@ -34,6 +61,7 @@ def sweep(
     seed: int = 0,
     time_limit_s: float | None = None,
     timeout_s: float = 3600.0,
+    engine: Engine | None = None,
     on_result: OnResult | None = None,
 ) -> list[MachineResult]:
     """Make a plan for every machine and return what each takes.
@@ -48,13 +76,18 @@ def sweep(
         seed: given to the solver.
         time_limit_s: given to a solver that takes one.
         timeout_s: seconds after which a solver is stopped, which is an error of that machine alone.
+        engine: where machines are planned for; None for here, one after the other.
         on_result: see `OnResult`.
 
     Raises:
-        InputError: the folder holds another sweep, is in use or cannot be written; a device is no GPU that is known; or
-            the solver cannot be made.
+        InputError: the folder holds another sweep, is in use or cannot be written; a device is no GPU that is known;
+            the solver cannot be made, or is an object that the engine cannot make in other processes.
+        MeasurementError: a machine ended several workers of the engine.
     """
     cost = GpuCost()
+    doing = HereEngine() if engine is None else engine
+    if not isinstance(doing, HereEngine):
+        check_by_name(doing, [solver])
     blank = {
         machine: MachineResult(
             gpu=machine.gpu,
@@ -72,31 +105,42 @@ def sweep(
         )
         for machine, task in tasks.items()
     }
-    found: list[MachineResult] = []
+    found: dict[Machine, MachineResult] = {}
     with only_writer(folder):
         there = read_results(folder)
         for machine, asked in blank.items():
             if machine in there:
                 there[machine].check_asked(asked, folder)
-        running = RunningSolver(solver, cost, timeout_s=timeout_s, isolate=CAN_FORK)
-        with closing(running):
-            if any(machine not in there or there[machine].status == "error" for machine in tasks):
-                running.start()
-                running.wait_until_made()
-            for machine, task in tasks.items():
-                old = there.get(machine)
-                is_new = old is None or old.status == "error"
-                result = _planned(running, cost, task, blank[machine], folder) if is_new or old is None else old
-                found.append(result)
-                if on_result is not None:
-                    on_result(result, not is_new)
-    return found
+        jobs = []
+        for machine, task in tasks.items():
+            if machine not in there or there[machine].status == "error":
+                jobs.append(MachineJob(task, blank[machine]))
+                continue
+            found[machine] = there[machine]
+            if on_result is not None:
+                on_result(there[machine], True)
+        open_worker = functools.partial(_open_planner, solver, timeout_s)
+        for job, (result, plan) in doing.run(open_worker, jobs, alone=False) if jobs else ():
+            add_result(folder, result, job.task, plan)
+            found[result.machine] = result
+            if on_result is not None:
+                on_result(result, False)
+    return [found[machine] for machine in tasks]
 
 
-def _planned(
-    running: RunningSolver, cost: GpuCost, task: ShardingTask, blank: MachineResult, folder: Path
-) -> MachineResult:
-    """Let the solver make a plan for one machine; write and return what came of it."""
+@contextmanager
+def _open_planner(solver: SolverSpec, timeout_s: float) -> Iterator[Callable[[MachineJob], Planned]]:
+    """Make a solver in the process that plans."""
+    cost = GpuCost()
+    with closing(RunningSolver(solver, cost, timeout_s=timeout_s, isolate=CAN_FORK)) as running:
+        running.start()
+        running.wait_until_made()
+        yield functools.partial(_planned, running, cost)
+
+
+def _planned(running: RunningSolver, cost: GpuCost, job: MachineJob) -> Planned:
+    """Let the solver make a plan for one machine."""
+    task, blank = job
     answer = running.solve(task, _question(running.spec, task, blank), _log_trace)
     plan = answer.plan if answer.status == "unmeasured" else None
     result = dataclasses.replace(
@@ -105,26 +149,23 @@ def _planned(
         reason=answer.reason,
         solve_time_s=answer.solve_time_s,
     )
-    if plan is not None:
-        priced = cost.evaluate(task, [plan])[0]
-        if priced.feasible:
-            result = dataclasses.replace(
-                result,
-                status="ok",
-                reason=None,
-                plan=plan.digest,
-                embedding_ms=priced.total_ms,
-                memory_left_bytes=min(
-                    room - used for room, used in zip(task.capacity_bytes, plan.bytes_per_device(task), strict=True)
-                ),
-                savings=savings(task, plan),
-                notes=priced.notes,
-            )
-        else:
-            result = dataclasses.replace(result, reason=priced.reason)
-            plan = None
-    add_result(folder, result, task, plan)
-    return result
+    if plan is None:
+        return result, None
+    priced = cost.evaluate(task, [plan])[0]
+    if not priced.feasible:
+        return dataclasses.replace(result, reason=priced.reason), None
+    spare = [room - used for room, used in zip(task.capacity_bytes, plan.bytes_per_device(task), strict=True)]
+    result = dataclasses.replace(
+        result,
+        status="ok",
+        reason=None,
+        plan=plan.digest,
+        embedding_ms=priced.total_ms,
+        memory_left_bytes=min(spare),
+        savings=savings(task, plan),
+        notes=priced.notes,
+    )
+    return result, plan
 
 
 def _question(spec: SolverSpec, task: ShardingTask, blank: MachineResult) -> Result:

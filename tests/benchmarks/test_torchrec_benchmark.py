@@ -36,6 +36,19 @@ def test_the_best_of_ours_counts_and_equal_plans_are_not_lost(planner):
     assert losses == []
 
 
+def test_a_limit_is_given_to_theirs_alone(planner, monkeypatch):
+    given = []
+
+    class Noting:
+        def solve(self, task, cost, seed=0, **options):
+            given.append(options)
+            return make_solver("lpt").solve(task, cost, seed)
+
+    monkeypatch.setattr(planner, "make_solver", lambda name: Noting())
+    planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[0]]}, ["dim_greedy"], 5.0)
+    assert given == [{"time_limit_s": 5.0}, {"time_limit_s": 5.0}, {}, {}]
+
+
 def test_a_solver_that_would_take_longer_than_the_cap_is_left_out(planner, monkeypatch):
     monkeypatch.setattr(planner, "OURS", ("dim_greedy",))
     first, second = planner.planning_times([4, 400], cap_s=0.0)

@@ -95,6 +95,22 @@ def test_a_broken_off_sweep_goes_on_where_it_was(here, capsys):
     assert "per 10^9 samples" in capsys.readouterr().out
 
 
+def test_several_processes_find_what_one_does_and_continue(here, capsys):
+    arguments = [*SWEEP, "test_sweep:Counting", "--gpus", "h100", "--json"]
+    assert main([*arguments, "--devices", "1:4", "--out", "alone"]) == 0
+    alone = json.loads(capsys.readouterr().out)["machines"]
+    COUNT.unlink()
+    assert main([*arguments, "--devices", "2"]) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--devices", "1:4", "--engine", "loky", "--workers", "2"]) == 0
+    several = json.loads(capsys.readouterr().out)["machines"]
+    for machine in (*alone, *several):
+        del machine["solve_time_s"]
+    assert several == alone
+    assert sorted(solved()) == ["h100-1", "h100-2", "h100-4"]
+    assert len((here / "out" / "machines.jsonl").read_text().splitlines()) == 3
+
+
 def test_a_solver_that_dies_costs_one_machine_which_is_tried_again(capsys):
     COUNT.touch()
     arguments = [*SWEEP, "test_sweep:Dying", "--gpus", "h100", "--devices", "2:8"]
@@ -172,6 +188,9 @@ def test_a_folder_holds_one_sweep(here, capsys):
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),
         (["--figure", "sweep.jpg"], "--figure sweep.jpg: expected a file that ends in one of .svg, .pdf, .png"),
         (["--figure", "no/sweep.svg"], "cannot write no/sweep.svg: expected a file in a folder that exists"),
+        (["--workers", "2"], "workers=2: engine 'here' has one: take engine 'loky' for several"),
+        (["--engine", "dask"], "unknown engine 'dask': known: here, loky, ray"),
+        (["--engine", "loky", "--address", "a:1"], "address: engine 'loky' has no cluster to join"),
         (["--solver", "lptt"], "unknown solver 'lptt': did you mean lpt"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
@@ -61,6 +62,8 @@ _HELD_CARDS = ("v100", "a100", "h100")
 
 #: GPUs of the largest published all-to-alls.
 _HELD_DEVICES = 128
+#: Of a cache that holds all rows.
+_ALL_ROWS = 2**60
 #: Tasks whose shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
 
@@ -265,6 +268,10 @@ class AdditiveGpu(AdditiveCosts):
         work = vectors[:, : len(Work)]
         return least_ms(work, typical[: len(Work)]) + work[:, [Work.HOST_FORWARD, Work.HOST_BACKWARD]]
 
+    def unlimited(self, task: ShardingTask) -> AdditiveGpu:
+        """See `AdditiveCosts`."""
+        return _UnlimitedGpu(self._settings, dataclasses.replace(self._card or card_of(task), l2_bytes=_ALL_ROWS))
+
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
         """See `AdditiveCosts`: ramps come on top."""
         element_bytes = ELEMENT_BYTES[task.precision if self._settings.wire == "task" else self._settings.wire]
@@ -299,6 +306,16 @@ class AdditiveGpu(AdditiveCosts):
     def _sheet(self, topology: Topology) -> Topology:
         """Return devices with links as data sheets have them: rings get other shares of them than all-to-alls."""
         return topology if self._card is None else topology_of(self._card, topology.num_devices)
+
+
+class _UnlimitedGpu(AdditiveGpu):
+    """The prices of a card whose cache holds all rows, where ids are sorted in one pass."""
+
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
+        """See `AdditiveCosts`."""
+        found = super().describe(task, keys)
+        found["latents"][:, Work.ROWS] = 0.0
+        return found
 
 
 def card_of(task: ShardingTask) -> Card:

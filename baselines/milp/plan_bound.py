@@ -1,0 +1,323 @@
+"""What no plan of a task takes less than, whatever its kinds, pieces and groups: seconds for a thousand GPUs.
+
+Bounds of `Program` are of the kinds that it knows. This one is of all that a cost prices: any rectangles, replicas of
+whole tables, and groups of 2D parallelism. It is a linear program, without whole numbers, over what all devices do on
+average, as the slowest one does no less:
+
+- Columns of a table are in pieces of whole rows, in pieces cut by rows inside of one fast domain or over all devices,
+  or replicated. Pieces of whole rows take what they take in the width that is the cheapest for a column. Of others it
+  is not known how they are cut, and a piece of few rows may fit a cache, or be sorted in fewer passes: they take what
+  devices would that have neither limit (`AdditiveCosts.unlimited`).
+- Outputs arrive on average over the links that they must cross, and partial sums, replicas' gradients and the weights
+  of groups by lines below what these collectives take (`exchanges.py`).
+- Tables fit into all memory together.
+
+Averages miss what cannot be split. So the program asks whether there may be a plan that takes no more than so many ms,
+in which no single piece does either: narrow pieces of a busy table repeat its ids. The bound is the least time for
+which the answer is not no. Groups of each size have a program of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from baselines.milp.exchanges import exchanges_of, has_domains
+from baselines.milp.linear_program import LinearProgram, Terms
+from shardgym.arrays import Floats
+from shardgym.costs.additive import AdditiveCosts, group_of
+from shardgym.costs.base import CostModel
+from shardgym.costs.links import COLUMNS, GROUP_BYTES, LOADS
+from shardgym.costs.shard_keys import ShardKey
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.shard import COLUMN_UNIT
+from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
+
+#: Columns that fill whole sectors of any device, whatever the precision.
+_WHOLE_SECTORS = 32
+#: Share to which the time is found at which plans are no longer ruled out.
+_PRECISION = 1e-3
+#: Of a bound, what rounding and errors of the solver may make it too high by, and more.
+_SAFETY = 1e-6
+#: HiGHS allows errors of a millionth in any unit: an even share of all compute is this much.
+_SCALE = 1000.0
+#: Steps of the search, far more than it takes.
+_MOST_STEPS = 60
+
+
+def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
+    """Return what no feasible plan of a task takes less than by a cost, in ms.
+
+    Args:
+        task: of pooled tables, without memory of hosts.
+        cost: additive, and bounded from below, as `roofline` and `gpu` are.
+
+    Raises:
+        InputError: the task or the cost is of another kind.
+        NoFeasiblePlanError: the tables fit into no groups of devices.
+    """
+    costs = cost.additive()
+    if costs is None or not costs.bounded:
+        raise InputError(f"cost '{cost.name}' has no lower bound: expected one that is bounded, as roofline and gpu")
+    if task.topology.host_memory_bytes or not all(table.is_pooled for table in task.tables):
+        raise InputError("no bound is known of unpooled tables and of memory of hosts: expected a task without")
+    devices = task.num_devices
+    sizes = {devices, *(n for n in range(2, devices) if devices % n == 0 and cost.replicas and _is_even(task, n))}
+    found = math.inf
+    for size in sorted(sizes, reverse=True):
+        found = min(found, _GroupBound(task, costs, size, replicas=cost.replicas).least_ms(found))
+    if found == math.inf:
+        raise NoFeasiblePlanError("the tables are larger than the memory of all devices together: expected more memory")
+    return found * (1 - _SAFETY)
+
+
+def _is_even(task: ShardingTask, group: int) -> bool:
+    """Say whether groups are whole fast domains or equal parts of one, which alone are priced."""
+    domain = task.topology.fast_domain_size
+    return group % domain == 0 or domain % group == 0
+
+
+class _Column(NamedTuple):
+    """What one column of a table takes at least on all devices of a group together, by the width of its piece.
+
+    Attributes:
+        ms: first and at last, shape (widths, 2).
+        piece_ms: of the whole step, of the device that takes longest for a piece, shape (widths,).
+    """
+
+    ms: Floats
+    piece_ms: Floats
+
+
+class _GroupBound:
+    """The bound of plans in groups of one size.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+        size: devices of a group; all of them without groups.
+        replicas: whether tables may be replicated.
+    """
+
+    def __init__(self, task: ShardingTask, costs: AdditiveCosts, size: int, *, replicas: bool) -> None:
+        self._task = task
+        self._costs = costs
+        self._with_replicas = replicas and task.num_devices > 1
+        self._size = size
+        self._groups = task.num_devices // size
+        group = task if self._groups == 1 else group_of(task, size)
+        self._exchanges = exchanges_of(group, costs)
+        self._replica_line = exchanges_of(task, costs).replicas
+        self._domain = group.topology.fast_domain_size if has_domains(group) else 0
+        tables = task.tables
+        #: Of each table with its optimiser state, and the gradients that its replicas exchange.
+        self._bytes = [
+            block_bytes(t.num_embeddings, t.embedding_dim, task.precision_of(t), task.optimizer_of(t)) for t in tables
+        ]
+        self._gradient_bytes = [
+            t.num_embeddings * t.embedding_dim * ELEMENT_BYTES[task.precision_of(t)] for t in tables
+        ]
+        self._capacity = sum(task.capacity_bytes) / self._groups
+        self._sync_ms = self._sync_ms_per_byte()
+
+    def _sync_ms_per_byte(self) -> float:
+        """Return what each byte of weights and states on a device takes at least to exchange among groups, in ms."""
+        if self._groups == 1:
+            return 0.0
+        most = max(self._task.capacity_bytes)
+        loads = np.zeros((1, self._task.num_devices, LOADS))
+        loads[..., GROUP_BYTES] = most
+        return float(self._costs.replicas_ms(self._task, loads, self._groups).min()) / most
+
+    def _describe(self) -> None:
+        """Ask the cost what tables take, which is nearly all of the work."""
+        task, exchange, costs = self._task, self._exchanges, self._costs
+        unlimited = costs.unlimited(task)
+        served = 0 if self._groups == 1 else self._size
+        widths = [list(range(COLUMN_UNIT, t.embedding_dim + 1, COLUMN_UNIT)) for t in task.tables]
+        pieces = [
+            ShardKey(t.name, t.num_embeddings, width, served)
+            for t, of_table in zip(task.tables, widths, strict=True)
+            for width in of_table
+        ]
+        whole_sectors = [-(-t.embedding_dim // _WHOLE_SECTORS) * _WHOLE_SECTORS for t in task.tables]
+        wide = [
+            ShardKey(t.name, t.num_embeddings, width, of)
+            for of in (served, 1)
+            for t, width in zip(task.tables, whole_sectors, strict=True)
+        ]
+        vectors = costs.vectors(costs.encode_keys(task, pieces))
+        last = np.cumsum([len(of_table) for of_table in widths]) - 1
+        typical = vectors[last].sum(axis=0)
+        compute = exchange.compute.T
+        limited_ms = np.maximum(costs.least_ms(vectors, typical), 0.0) @ compute
+        uncut = unlimited.vectors(unlimited.encode_keys(task, pieces + wide))
+        uncut_ms = np.maximum(unlimited.least_ms(uncut, typical), 0.0) @ compute
+        counts = np.ones(1)
+        self._fixed_ms = exchange.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0]
+        fixed_ms = float(self._fixed_ms.sum())
+        transfers = float(exchange.transfers.sum())
+        link = int(exchange.links.sent_ms.min(axis=1).argmax())
+        latency_ms, sent_ms = float(exchange.links.latency_ms[link].min()), float(exchange.links.sent_ms[link].min())
+        #: Columns of pooled output that a column of each table has: one for each of its features.
+        self._outputs = vectors[last, -LOADS:][:, COLUMNS] / np.array([t.embedding_dim for t in task.tables])
+        self._whole_rows: list[_Column] = []
+        self._in_domain: list[_Column] = []
+        start = 0
+        for table, of_table in enumerate(widths):
+            stop = start + len(of_table)
+            columns = np.array(of_table, dtype=np.float64)
+            outputs = columns * self._outputs[table]
+            ms = limited_ms[start:stop]
+            alone_ms = ms.sum(axis=1) + fixed_ms + transfers * (latency_ms + sent_ms * outputs)
+            self._whole_rows.append(_Column(ms / columns[:, None], alone_ms))
+            ms = uncut_ms[start:stop]
+            inside_ms = exchange.inside.latency_ms + (exchange.inside.unit_ms + exchange.sent) * outputs
+            share_ms = ms.sum(axis=1) / max(self._domain, 1)
+            self._in_domain.append(_Column(ms / columns[:, None], share_ms + fixed_ms + transfers * inside_ms))
+            start = stop
+        number = len(task.tables)
+        per_column = uncut_ms[len(pieces) :] / np.tile(whole_sectors, 2)[:, None]
+        #: Per column of each table, shape (T, 2): pieces cut in any way; and replicas, on each device.
+        self._any_cut, self._replicas = per_column[:number], per_column[number:] if self._with_replicas else None
+        #: What all tables take at least on the devices of a group together.
+        self._least_compute_ms = float(
+            sum(
+                min(float(cut.sum()), float(copy.sum()) * self._size) * table.embedding_dim
+                for table, cut, copy in zip(task.tables, per_column[:number], per_column[number:], strict=True)
+            )
+        )
+
+    def least_ms(self, most_ms: float) -> float:
+        """Return the bound, or anything from `most_ms` on where it is not less than that; infinite without plans."""
+        if sum(self._bytes) > self._capacity:
+            return math.inf
+        # What groups and replicas exchange alone.
+        low = sum(
+            min(of_table * self._sync_ms / self._size, gradients * self._replica_line.unit_ms)
+            for of_table, gradients in zip(self._bytes, self._gradient_bytes, strict=True)
+        )
+        if low >= most_ms:
+            return low
+        self._describe()
+        low = self._least_within(math.inf)
+        if low >= most_ms or low == math.inf:
+            return low
+        high = min(self._least_within(low), most_ms)
+        for _ in range(_MOST_STEPS):
+            if high <= low * (1 + _PRECISION):
+                break
+            middle = (low + high) / 2
+            if self._least_within(middle) > middle:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _least_within(self, limit_ms: float) -> float:
+        """Return what plans take at least if they take no more than a limit; infinite where there are none."""
+        task, exchange, size = self._task, self._exchanges, self._size
+        unit = _SCALE / max(self._least_compute_ms / size, 1e-6)
+        program = LinearProgram()
+        objective, first, last = (program.variable() for _ in range(3))
+        any_whole, any_rows, any_domain, any_replica = (program.variable(1) for _ in range(4))
+        compute: tuple[Terms, Terms] = ([], [])
+        whole: Terms = []
+        rows: Terms = []
+        domain: Terms = []
+        copied_bytes: Terms = []
+        memory: Terms = []
+        held: Terms = []
+        scale = _SCALE / self._capacity
+        for n, table in enumerate(task.tables):
+            width = table.embedding_dim
+            outputs = width * float(self._outputs[n])
+            kinds: list[tuple[int, Floats, int, Terms]] = []
+            for column, flag, loads in (
+                (self._whole_rows[n], any_whole, whole),
+                (self._in_domain[n], any_domain, domain),
+            ):
+                allowed = column.piece_ms <= limit_ms
+                if allowed.any() and (flag == any_whole or self._domain):
+                    # The least of both phases apart is no more than that of any width.
+                    kinds.append((program.variable(1), column.ms[allowed].min(axis=0), flag, loads))
+            if size > 1:
+                kinds.append((program.variable(1), self._any_cut[n], any_rows, rows))
+            for variable, ms, flag, loads in kinds:
+                loads.append((variable, outputs))
+                held.append((variable, self._bytes[n] / size))
+                memory.append((variable, self._bytes[n] * scale))
+                program.at_most([(variable, 1.0), (flag, -1.0)])
+                for phase in (0, 1):
+                    compute[phase].append((variable, float(ms[phase]) * width / size * unit))
+            chosen = [variable for variable, *_ in kinds]
+            if self._replicas is not None:
+                copy = program.variable(1)
+                chosen.append(copy)
+                memory.append((copy, self._bytes[n] * scale * size))
+                copied_bytes.append((copy, float(self._gradient_bytes[n])))
+                program.at_most([(copy, 1.0), (any_replica, -1.0)])
+                for phase in (0, 1):
+                    compute[phase].append((copy, float(self._replicas[n, phase]) * width * unit))
+            program.between([(variable, 1.0) for variable in chosen], 1, 1)
+        program.at_most(memory, self._capacity * scale)
+        transfer = self._transfer(program, unit, (any_whole, whole), (any_rows, rows), (any_domain, domain))
+        used = self._least_used(limit_ms) / task.num_devices
+        for phase, goal in enumerate((first, last)):
+            fixed = float(self._fixed_ms[phase]) * used * unit
+            weight = float(exchange.transfers[phase])
+            terms = [*compute[phase], *[(v, f * weight) for v, f in transfer], (goal, -1.0)]
+            program.at_most(terms, -fixed)
+        line = self._replica_line
+        replicas = [(v, f * line.unit_ms * unit) for v, f in copied_bytes]
+        replicas.append((any_replica, line.latency_ms * unit))
+        sync = [(v, f * self._sync_ms * unit) for v, f in held]
+        program.at_most([(first, 1.0), (last, 1.0), *replicas, *sync, (objective, -1.0)])
+        found = program.minimise(objective, gap=0.0, ranges={}, nodes=1, time_limit_s=math.inf)
+        return found.bound / unit
+
+    def _least_used(self, limit_ms: float) -> float:
+        """Return how many devices hold anything at least, if a plan takes no more than a limit; replicas are on all."""
+        held = sum(self._bytes) * self._groups / max(self._task.capacity_bytes)
+        compute_ms = self._least_compute_ms * self._groups
+        spare_ms = limit_ms - float(self._fixed_ms.sum())
+        busy = compute_ms / spare_ms if spare_ms > 0 else self._task.num_devices
+        return min(max(held, busy, 1.0), self._task.num_devices)
+
+    def _transfer(
+        self, program: LinearProgram, unit: float, whole: tuple[int, Terms], rows: tuple[int, Terms],
+        domain: tuple[int, Terms],
+    ) -> Terms:  # fmt: skip
+        """Return what devices take for one exchange of outputs on average.
+
+        Args:
+            program: gets what it takes for the all-to-all.
+            unit: of a ms.
+            whole: whether there are any columns of whole rows, and how many.
+            rows: likewise of columns that are cut by rows over all devices.
+            domain: likewise inside of domains.
+        """
+        exchange, size = self._exchanges, self._size
+        links = exchange.links
+        sizes = np.bincount(links.domains)
+        if size == 1:
+            return []
+        all_to_all = program.variable()
+        # On average over devices, others of the own domain have this many of all columns, and other domains.
+        shares = (float(sizes.min()) - 1) / size, 1 - float(sizes.max()) / size
+        for link, share in enumerate(shares):
+            received_ms = float(links.received_ms[link].min()) * share
+            latency_ms = float(links.latency_ms[link].min())
+            program.at_most(
+                [*[(v, f * received_ms * unit) for v, f in whole[1]], (whole[0], latency_ms * unit), (all_to_all, -1.0)]
+            )
+        found = [(all_to_all, 1.0), (rows[0], exchange.rows.latency_ms * unit)]
+        found += [(v, f * exchange.rows.unit_ms * unit) for v, f in rows[1]]
+        if self._domain:
+            domains = size // self._domain
+            column_ms = exchange.inside.unit_ms / domains + exchange.received * (1 - 1 / domains)
+            found += [(v, f * column_ms * unit) for v, f in domain[1]]
+            found.append((domain[0], exchange.inside.latency_ms * unit))
+        return found

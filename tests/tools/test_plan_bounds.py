@@ -1,0 +1,75 @@
+"""The tool that bounds the plans of boards: what it writes, what it says of records, and stale bounds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from shardgym import EmbeddingTable, ShardingTask, Topology, evaluate
+from shardgym.errors import InputError
+from shardgym.leaderboard import load_boards, rank
+
+
+class Tasks:
+    """Two tasks with a name."""
+
+    name = "toys"
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        tables = tuple(EmbeddingTable(f"t{n}", 2000, 16, 4.0 + n) for n in range(3 + index))
+        return ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30, device="h100"), 512)
+
+
+@pytest.fixture
+def board(tmp_path, monkeypatch):
+    """A folder with a run, and the tool."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    tool = importlib.import_module("plan_bounds")
+    monkeypatch.setattr(tool, "load_suite", lambda name: {"toys": Tasks()}[name])
+    evaluate(
+        Tasks(), ["lpt", "dim_greedy"], out=tmp_path, judge="gpu", oracle="roofline", isolate=False, progress=False
+    )
+    return tool, tmp_path
+
+
+def test_bounds_are_below_all_plans_and_a_table_says_by_how_much(board, capsys):
+    tool, folder = board
+    assert tool.main([str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("3 tables, 2 devices: ")
+    assert tool.problems(folder) == []
+    bounds = tool.read(folder)
+    assert set(bounds) == {task.digest for task in (Tasks()[0], Tasks()[1])}
+    (ranking,) = map(rank, load_boards([folder]))
+    text = tool.table(ranking, folder)
+    costs = [result.total_ms / bounds[result.task_hash] for result in ranking.board.results if result.solver == "lpt"]
+    assert f"{min(costs):.3f} |" in text
+    assert f"No plan of any kind takes less than {(costs[0] * costs[1]) ** -0.5:.3f} of what those of lpt do" in text
+
+
+def test_a_record_below_a_bound_and_another_bound_are_problems(board):
+    tool, folder = board
+    tool.main([str(folder)])
+    path = folder / "bounds.json"
+    content = json.loads(path.read_text())
+    content["bounds_ms"] = dict.fromkeys(content["bounds_ms"], 1e3)
+    path.write_text(json.dumps(content))
+    found = tool.problems(folder)
+    assert len([line for line in found if "less than the bound of 1000 ms" in line]) == 4
+    assert any(line.endswith("and was 1000 ms") for line in found)
+    path.write_text(json.dumps({**content, "judge_version": "0"}))
+    with pytest.raises(InputError, match="is of gpu 0, the judge is gpu "):
+        tool.problems(folder)
+
+
+def test_folders_without_a_run_or_bounds(board, capsys):
+    tool, folder = board
+    with pytest.raises(InputError, match=r"bounds.json does not exist: expected what 'python tools/plan_bounds.py"):
+        tool.read(folder)
+    assert tool.main([str(folder / "nowhere")]) == 2
+    assert "holds no run" in capsys.readouterr().err

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuroshard.plus.nodes import NodePrices, first_and_last, node_prices
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import (
     COLUMNS,
-    DOMAIN_ROW_COLUMNS,
     LOADS,
     REPLICA_BYTES,
     ROW_COLUMNS,
@@ -32,20 +32,13 @@ class Line(NamedTuple):
 
 
 class Exchanges(NamedTuple):
-    """Exchanges of a step as lines, of which a step takes sums and maxima.
-
-    A step takes what the slowest device does first, and what the slowest device does after that (see
-    `shardgym.costs.links.exchange_times`). Where ids are hidden, that is forward and backward compute with one
-    exchange, and then another exchange; otherwise forward compute, and then backward compute with both exchanges.
+    """Exchanges of a step as lines, of which a step takes sums and maxima; see `first_and_last`.
 
     Attributes:
         links: of the all-to-all.
         rows: reduce-scatter of all devices, by columns.
         replicas: all-reduce of gradients, by bytes.
-        inside: reduce-scatter inside of domains, by the columns of the domain that has most; and the start of what
-            follows between domains.
-        sent: between domains after it, in ms per column of the own domain.
-        received: likewise per column of all other domains.
+        nodes: of tables that single domains hold by rows.
         compute: weights of forward and backward compute in what a device does first and at last, shape (2, 2).
         transfers: of the exchange of outputs in the same, shape (2,).
     """
@@ -53,17 +46,9 @@ class Exchanges(NamedTuple):
     links: LinkPrices
     rows: Line
     replicas: Line
-    inside: Line
-    sent: float
-    received: float
+    nodes: NodePrices
     compute: Floats
     transfers: Floats
-
-
-def has_domains(task: ShardingTask) -> bool:
-    """Say whether there are several fast domains of equal size, which tables may be cut by rows in."""
-    domain = task.topology.fast_domain_size
-    return 1 < domain < task.num_devices and task.num_devices % domain == 0
 
 
 def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
@@ -108,17 +93,7 @@ def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
     table_bytes = sum(t.num_embeddings * t.embedding_dim * ELEMENT_BYTES[task.precision_of(t)] for t in task.tables)
     rows = line(lambda width: float(transfer(ROW_COLUMNS, everywhere * width / devices).max()), columns)
     replicas = line(replicas_ms, float(table_bytes))
-    inside, sent, received = Line(0.0, 0.0), 0.0, 0.0
-    if has_domains(task):
-        domain = topology.fast_domain_size
-        received = _exact(task.batch_size * element_bytes / devices / topology.inter_bandwidth * 1e3)
-        sent = received * (devices // domain - 1)
-        first = (np.arange(devices) < domain) / domain
-        # The last device is in another domain than the first one, and receives all columns.
-        inside = line(lambda width: float(transfer(DOMAIN_ROW_COLUMNS, first * width)[-1]) - received * width, columns)
-    if costs.ids_hidden(task):
-        return Exchanges(links, rows, replicas, inside, sent, received, np.array([[1.0, 1], [0, 0]]), np.ones(2))
-    return Exchanges(links, rows, replicas, inside, sent, received, np.eye(2), np.array([0.0, 2]))
+    return Exchanges(links, rows, replicas, node_prices(task, costs), *first_and_last(costs, task))
 
 
 def _exact(value: float) -> float:

@@ -111,7 +111,7 @@ class GroupBounds:
         growing = [(v, f * domains) for v, f in self._own_of_domain(place, number)]
         fixed = float(self._fixed[number])
         # The devices of the domain with the widest sums send them all.
-        sent = self._exchanges.sent * self._unit * float(self._exchanges.transfers[number])
+        sent = self._exchanges.nodes.sent_ms * self._unit * float(self._exchanges.transfers[number])
         self._program.at_most([*base, (self._any_domain, fixed), (self._widest, sent), (goal, -1.0)])
         growing += [(self._at[n][kind], self._spreads[n].columns * sent) for n in tables]
         most = self._largest_sum(growing)

@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import Exchanges, has_domains
-from neuroshard.plus.sharing import even_rows, piece_bytes, takes_rows
+from baselines.milp.exchanges import Exchanges
+from neuroshard.plus.nodes import node_loads
+from neuroshard.plus.sharing import even_rows, has_domains, piece_bytes, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
@@ -186,6 +187,12 @@ def _spread_forms(
     if replicas and devices > 1:
         forms.append((number, "all", [ShardKey(table.name, rows, width, served=1)]))
     return forms
+
+
+def spread_loads(spreads: Sequence[Spread], exchanges: Exchanges) -> Floats:
+    """Return what tables bring to the domains that hold them by rows, see `node_loads`, shape (T, 3)."""
+    prices, transfers = exchanges.nodes, exchanges.transfers
+    return np.array([node_loads(spread.ms, spread.columns, prices, transfers) for spread in spreads])
 
 
 def shards_of(task: ShardingTask, spread: Spread, domain: int = 0) -> Sequence[Shard]:

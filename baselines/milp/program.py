@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.domains import domain_loads, packed
 from baselines.milp.exchanges import Exchanges, Line
 from baselines.milp.group_bounds import Cut, GroupBounds
-from baselines.milp.kinds import Columns, Kinds, Spread
+from baselines.milp.kinds import Columns, Kinds, Spread, spread_loads
 from baselines.milp.linear_program import LinearProgram, Terms
+from neuroshard.plus.nodes import packed
 from shardgym.arrays import Floats, Ints
 from shardgym.task import ShardingTask
 
@@ -105,8 +105,13 @@ class Program(GroupBounds):
             if not held:
                 continue
             users = of_type[: sum(count * int(values[variable]) for _, count, variable in cases)]
-            loads = np.array([domain_loads(self._spreads[n], self._exchanges) for n in held])
-            for n, place in zip(held, packed(loads, np.zeros((len(users), loads.shape[1]))).tolist(), strict=True):
+            spreads = [self._spreads[n] for n in held]
+            loads = spread_loads(spreads, self._exchanges)
+            sizes = np.array([int(spread.bytes.max()) for spread in spreads])
+            size = self._task.topology.fast_domain_size
+            room = np.array([min(self._task.capacity_bytes[user * size : (user + 1) * size]) for user in users])
+            places = packed(loads, np.zeros((len(users), loads.shape[1])), sizes, room)
+            for n, place in zip(held, places.tolist(), strict=True):
                 domains[n] = users[place]
         return [(self._spreads[n], domain) for n, domain in domains.items()]
 
@@ -294,8 +299,8 @@ class Program(GroupBounds):
                     wide = [(v, f * domains / count) for v, f in own]
                     self._program.at_most([*wide, (variable, most / count), (widest, -1.0)], most / count)
             time = self._program.variable()
-            self._program.at_most([*[(v, f * exchange.sent * self._unit) for v, f in own], (time, -1.0)])
-            received = exchange.received * self._unit
+            self._program.at_most([*[(v, f * exchange.nodes.sent_ms * self._unit) for v, f in own], (time, -1.0)])
+            received = exchange.nodes.received_ms * self._unit
             self._program.at_most(
                 [*[(v, f * received) for v, f in total], *[(v, -f * received) for v, f in own], (time, -1.0)]
             )
@@ -303,8 +308,8 @@ class Program(GroupBounds):
         for n, spread in tables:
             self._program.at_most([(self._takes[n], spread.columns), (widest, -1.0)])
         inside = [
-            (widest, exchange.inside.unit_ms * self._unit),
-            (self._any_domain, exchange.inside.latency_ms * self._unit),
+            (widest, exchange.nodes.inside_ms * self._unit),
+            (self._any_domain, exchange.nodes.latency_ms * self._unit),
         ]
         return inside, between
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from baselines.halving_lpt import LPT
-from baselines.milp.domains import domain_loads, packed
 from baselines.milp.exchanges import Exchanges, exchanges_of
-from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of
+from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of, spread_loads
 from baselines.milp.program import Answer, Program
+from neuroshard.plus.nodes import packed
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arguments import check_int
@@ -53,8 +53,8 @@ class Milp:
       place, so that no time is lost on plans that differ in the numbers of devices alone. Plans with tables that single
       domains hold by rows, and without, are bounded apart.
     - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
-    - Tables that single domains hold by rows are packed on domains anew (`domains.py`), so that the widest one and the
-      slowest one have little more than the average that bounds them.
+    - Tables that single domains hold by rows are packed on domains anew (`neuroshard/plus/nodes.py`), so that the
+      widest one and the slowest one have little more than the average that bounds them.
     - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
 
     HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
@@ -205,7 +205,6 @@ class _Search:
         if any(columns is None and n not in spread for n, columns in enumerate(step.kinds.columns)):
             return  # a table fits nowhere, whichever way it is cut
         self._place([])
-        self._balance_domains(step)
         program = Program(task, *step, equal_devices(task, exchanges))
         # Without tables of single domains first: then the others are often ruled out by what was found.
         bounds = []
@@ -267,16 +266,20 @@ class _Search:
                 before.append(domain)
         if not held:
             return
-        domains = task.num_devices // task.topology.fast_domain_size
-        loads = np.array([domain_loads(spread, step.exchanges) for spread in held])
-        # What devices compute besides, the largest of each domain.
+        size = task.topology.fast_domain_size
+        loads = spread_loads(held, step.exchanges)
+        # What devices compute besides, the largest of each domain, and memory that is left.
         phases = self._cost.evaluate(task, [plan])[0].phases
         compute = np.stack([phases["forward_compute"], phases["backward_compute"]], axis=1) @ step.exchanges.compute.T
-        base = np.zeros((domains, loads.shape[1]))
-        base[:, :2] = compute.reshape(domains, -1, 2).max(axis=1)
+        base = np.zeros((task.num_devices // size, loads.shape[1]))
+        base[:, :2] = compute.reshape(-1, size, 2).max(axis=1)
+        left = np.array(task.capacity_bytes) - plan.bytes_per_device(task)
+        room = left.reshape(-1, size).min(axis=1)
+        sizes = np.array([int(spread.bytes.max()) for spread in held])
         for spread, domain in zip(held, before, strict=True):
             base[domain, :2] -= spread.ms.max(axis=0)
-        places = packed(loads, np.maximum(base, 0.0)).tolist()
+            room[domain] += spread.bytes.max()
+        places = packed(loads, np.maximum(base, 0.0), sizes, room).tolist()
         names = {task.tables[spread.table].name for spread in held}
         moved = [
             shard for spread, domain in zip(held, places, strict=True) for shard in shards_of(task, spread, domain)

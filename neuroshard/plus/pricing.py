@@ -192,22 +192,25 @@ class ExactPricing(Pricing):
         costs: of the cost model.
         softness: see `Pricing`.
 
+    Attributes:
+        costs: as given.
+
     Raises:
         InputError: `costs` knows no tasks of this kind.
     """
 
     def __init__(self, shards: ShardTable, costs: AdditiveCosts, softness: float) -> None:
-        self._costs = costs
+        self.costs = costs
         self._task = costs.add_task(shards.task)
         super().__init__(shards, shards.vectors(costs, np.flatnonzero(shards.columns)), softness)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        return self._costs.compute_ms(sums)
+        return self.costs.compute_ms(sums)
 
     def totals(self, compute: Floats, loads: Floats) -> Floats:
         """See `Pricing`."""
-        return self._costs.slowest_ms(self._task, compute, loads)
+        return self.costs.slowest_ms(self._task, compute, loads)
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Fit a line to what the devices of examples compute, weighing relative errors; see `Pricing`.

@@ -16,6 +16,7 @@ from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_avera
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings
 from neuroshard.plus.moving import Moving
+from neuroshard.plus.nodes import Nodes
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.plus.sharing import Form, Shared, places_of
 from neuroshard.shard_table import ShardTable, units_of
@@ -93,6 +94,7 @@ class ExactSearch:
         self._incumbent = incumbent
         self._in_groups = in_groups
         self._model = linear_model(pricing, examples_of(pricing))
+        self._nodes = Nodes(pricing.shards.task, pricing.costs)
 
     @functools.cached_property
     def _by_columns(self) -> Allocation | None:
@@ -133,10 +135,17 @@ class ExactSearch:
         by_rows = [[form for form in forms if form.kind != "data_parallel"] for forms in self._forms]
         replicas = [[form for form in forms if form.kind == "data_parallel"] for forms in self._forms]
         best = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=lambda one: one.value)
-        best = min((self._flipped(one, self._forms) for one in (best, *descended[1:])), key=lambda one: one.value)
+        flipped = min((self._flipped(one, self._forms) for one in (best, *descended[1:])), key=lambda one: one.value)
+        # Tables of single nodes are packed anew in what changes led to, and in what they started from.
+        best = flipped
+        for some in ([flipped], descended):
+            packed = [other for one in some if (other := self._packed(one)) is not one]
+            if packed:
+                best = min(best, self._settled(min(packed, key=lambda one: one.value)), key=lambda one: one.value)
         kicked = []
-        # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
-        for allocation in dict.fromkeys((descended[0], best)):
+        # Kicks bring more to some plans than to others: those by columns alone and before packing are improved in any
+        # case.
+        for allocation in dict.fromkeys((descended[0], flipped, best)):
             search = self._search_beside(allocation.pricing.shared)
             model = model_beside(self._model, search.pricing)
             kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
@@ -145,6 +154,17 @@ class ExactSearch:
 
     def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
         return with_better_kinds(allocation, forms, self._model, self._search_beside)
+
+    def _packed(self, allocation: Allocation) -> Allocation:
+        return self._nodes.packed_anew(allocation, self._model, self._search_beside)
+
+    def _settled(self, packed: Allocation) -> Allocation:
+        """Return what changes of one table at a time and packing anew lead to in turns."""
+        while True:
+            best = self._flipped(packed, self._forms)
+            packed = self._packed(best)
+            if packed is best:
+                return best
 
     def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
         """Return the search over the columns of the tables that are not shared."""

@@ -126,7 +126,7 @@ def forms_of(
         in_host: whether rows may be in the memory of hosts, with caches of some sizes.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
-    several = 1 < domain < devices and devices % domain == 0
+    several = has_domains(task)
     ways: list[tuple[int, SharedType, list[ShardKey]]] = []
     for n, table in enumerate(task.tables if devices > 1 else ()):
         width = table.embedding_dim
@@ -232,6 +232,12 @@ def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[F
             if sorted(shards_of(task, place), key=lambda shard: shard.devices) == shards:
                 found.append(place)
     return found
+
+
+def has_domains(task: ShardingTask) -> bool:
+    """Say whether there are several fast domains of equal size, which tables may be cut by rows in."""
+    domain = task.topology.fast_domain_size
+    return 1 < domain < task.num_devices and task.num_devices % domain == 0
 
 
 def takes_rows(table: EmbeddingTable, devices: int) -> bool:

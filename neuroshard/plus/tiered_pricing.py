@@ -33,7 +33,7 @@ class TieredPricing(ExactPricing):
     shards: TieredShards
 
     def __init__(self, shards: TieredShards, costs: AdditiveCosts, softness: float, *, alike: bool) -> None:
-        self._costs = costs
+        self.costs = costs
         self._task = costs.add_task(shards.task)
         self._alike = alike
         price = _price_of_memory(shards)

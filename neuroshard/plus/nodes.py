@@ -1,0 +1,304 @@
+"""Which node holds which of the tables that single nodes have by rows: so that no node has much more than others.
+
+A step takes the slowest node's compute and what it sends to others, and in the exchange inside of nodes the columns of
+the widest one. Devices of a node here are those of a domain of fast links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from neuroshard.jit import jit
+from neuroshard.plus.kinds import model_beside
+from neuroshard.plus.linear_model import LinearModel
+from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
+from neuroshard.plus.sharing import Place, Shared, has_domains
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, LOADS
+from shardgym.costs.shard_keys import ShardKey, shard_loads
+from shardgym.task import ShardingTask
+from shardgym.ties import BITS, rounded
+
+#: The largest of several loads is nearly the 32nd root of their added 32nd powers, in which the second largest counts,
+#: too; a second descent has 128th powers, which are nearer. Powers are made by squaring so often.
+_FIRST, _LAST = 5, 7
+#: Changes of a descent at most, for each table.
+_CHANGES_PER_TABLE = 8
+#: A change has to bring more than this share, and tables packed anew, of the time of a step.
+_LEAST_CHANGE = 1e-6
+_LEAST_GAIN = 1e-4
+#: Sums that differ by less than this share are ties.
+_SAME = 1e-9
+
+
+class NodePrices(NamedTuple):
+    """What exchanges of tables take that single nodes hold by rows, as lines; all 0 where there are not several nodes.
+
+    Attributes:
+        latency_ms: of their start.
+        inside_ms: inside of nodes, per column of the node that has most.
+        sent_ms: between nodes after it, per column of the own node.
+        received_ms: likewise per column of all other nodes.
+    """
+
+    latency_ms: float
+    inside_ms: float
+    sent_ms: float
+    received_ms: float
+
+
+def node_prices(task: ShardingTask, costs: AdditiveCosts) -> NodePrices:
+    """Return the prices of a task, found by asking the cost what one column takes, and all that there are.
+
+    Times that grow ever more slowly are at least the line through these two.
+    """
+    if not has_domains(task):
+        return NodePrices(0.0, 0.0, 0.0, 0.0)
+    devices = task.num_devices
+    topology, element_bytes = costs.all_to_all_links(task)
+    received_ms = task.batch_size * element_bytes / devices / topology.inter_bandwidth * 1e3
+    whole = [shard_loads(task, ShardKey(t.name, t.num_embeddings, t.embedding_dim)) for t in task.tables]
+    widths = np.array([1.0, max(sum(loads[COLUMNS] for loads in whole), 2.0)])
+    loads = np.zeros((2, devices, LOADS))
+    domain = topology.fast_domain_size
+    loads[:, :domain, DOMAIN_ROW_COLUMNS] = widths[:, None] / domain
+    times = costs.exchange_times(costs.add_task(task), np.zeros((2, devices, 2)), loads)
+    # The last device is in another node than the first one, and receives all columns.
+    one_ms, all_ms = (times.backward_ms[:, -1] - received_ms * widths).tolist()
+    inside_ms = max(all_ms - one_ms, 0.0) / (widths[1] - 1)
+    prices = max(one_ms - inside_ms, 0.0), inside_ms, received_ms * (devices // domain - 1), received_ms
+    return NodePrices(*rounded(np.array(prices), BITS).tolist())
+
+
+def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> tuple[Floats, Floats]:
+    """Return how compute and exchanges of outputs count in what devices do first and at last.
+
+    A step takes what the slowest device does first, and what the slowest device does after that (see
+    `shardgym.costs.links.exchange_times`). Where ids are hidden, that is forward and backward compute with one
+    exchange, and then another exchange; otherwise forward compute, and then backward compute with both exchanges.
+
+    Returns:
+        Weights of forward and backward compute in both, shape (2, 2), and of an exchange, shape (2,).
+    """
+    if costs.ids_hidden(task):
+        return np.array([[1.0, 1.0], [0.0, 0.0]]), np.ones(2)
+    return np.eye(2), np.array([0.0, 2.0])
+
+
+def node_loads(ms: Floats, columns: float, prices: NodePrices, transfers: Floats) -> Floats:
+    """Return what a table brings to the node that holds it, in ms, of each the largest counts, shape (3,).
+
+    That is what its devices do first and at last, and what all devices wait for inside of nodes.
+
+    Args:
+        ms: that each device of a node does for it, first and at last, shape (n, 2).
+        columns: of the table.
+        prices: of exchanges.
+        transfers: how often outputs are exchanged in the same, shape (2,).
+    """
+    sent_ms = transfers * prices.sent_ms * columns
+    return np.array([*(ms.max(axis=0) + sent_ms), float(transfers.sum()) * prices.inside_ms * columns])
+
+
+def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
+    """Return the node of each table, shape (T,).
+
+    The largest tables come first, each to where the sum of the largest loads stays least. Then tables of the nodes
+    that have most move and swap nodes as long as that helps. Where no node has room for a table, the one with most
+    room gets it.
+
+    Args:
+        loads: of tables, `node_loads`, shape (T, 3).
+        base: what each node has besides, shape (N, 3).
+        sizes: bytes of each table on a device, shape (T,).
+        room: bytes that the devices of each node have for them, shape (N,).
+    """
+    # An even share is 1, which keeps powers within range.
+    unit = max(float((loads.sum(axis=0) / len(base) + base.max(axis=0)).max()), 1e-12)
+    loads, sums = loads / unit, base / unit
+    order = np.array(sorted(range(len(loads)), key=lambda n: (-float(loads[n].sum()), n)), dtype=np.int64)
+    found = np.zeros(len(loads), dtype=np.int64)
+    left = room.copy()
+    _place(loads, sums, sizes, left, order, found)
+    for squarings in (_FIRST, _LAST):
+        unit = max(float(sums.max()), 1e-12)
+        loads /= unit
+        sums /= unit
+        _descend(loads, sums, sizes, left, found, squarings)
+    return found
+
+
+@jit
+def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, found: Ints) -> None:
+    """Place tables one after another; changes `sums` and `left`, those of nodes, and `found`."""
+    for table in order:
+        powers = _added_powers(sums, _FIRST)
+        best = -1
+        least = np.inf
+        for node in range(len(sums)):
+            if sizes[table] > left[node]:
+                continue
+            value = 0.0
+            for kind in range(3):
+                before = _power(sums[node, kind], _FIRST)
+                value += _root(powers[kind] - before + _power(sums[node, kind] + loads[table, kind], _FIRST), _FIRST)
+            if value < least * (1 - _SAME):
+                best = node
+                least = value
+        if best < 0:
+            best = int(left.argmax())
+        found[table] = best
+        sums[best] += loads[table]
+        left[best] -= sizes[table]
+
+
+@jit
+def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, squarings: int) -> None:
+    """Move and swap tables as long as that helps; changes `sums` and `left`, those of nodes, and `found`."""
+    tables, nodes = len(loads), len(sums)
+    for _ in range(_CHANGES_PER_TABLE * tables):
+        powers = _added_powers(sums, squarings)
+        now = 0.0
+        for kind in range(3):
+            now += _root(powers[kind], squarings)
+        least = now * (1 - _LEAST_CHANGE)
+        best, best_node, best_back = -1, -1, -1
+        for one in range(tables):
+            node = found[one]
+            gives = False
+            for kind in range(3):
+                gives = gives or sums[node, kind] >= sums[:, kind].max() * (1 - _SAME)
+            if not gives:
+                continue
+            for other in range(nodes + tables):
+                back = other - nodes
+                taker = other if back < 0 else found[back]
+                more = sizes[one] - (0 if back < 0 else sizes[back])
+                if taker == node or more > left[taker] or -more > left[node]:
+                    continue
+                value = 0.0
+                for kind in range(3):
+                    load = loads[one, kind] - (0.0 if back < 0 else loads[back, kind])
+                    given, taken = sums[node, kind], sums[taker, kind]
+                    power = powers[kind] - _power(given, squarings) - _power(taken, squarings)
+                    power += _power(given - load, squarings) + _power(taken + load, squarings)
+                    value += _root(power, squarings)
+                if value < least * (1 - _SAME):
+                    best, best_node, best_back, least = one, taker, back, value
+        if best < 0:
+            return
+        node = found[best]
+        for table, giver, taker in ((best, node, best_node), (best_back, best_node, node)):
+            if table >= 0:
+                sums[giver] -= loads[table]
+                sums[taker] += loads[table]
+                left[giver] += sizes[table]
+                left[taker] -= sizes[table]
+                found[table] = taker
+
+
+@jit
+def _added_powers(sums: Floats, squarings: int) -> Floats:
+    """Return the added powers of the loads of all nodes, shape (3,)."""
+    powers = np.zeros(3)
+    for node in range(len(sums)):
+        for kind in range(3):
+            powers[kind] += _power(sums[node, kind], squarings)
+    return powers
+
+
+@jit
+def _power(value: float, squarings: int) -> float:
+    """Return a value squared so often; of what rounding has made negative, 0."""
+    power = max(value, 0.0)
+    for _ in range(squarings):
+        power *= power
+    return power
+
+
+@jit
+def _root(power: float, squarings: int) -> float:
+    """Return the value whose power this is; by square roots, which all processors round alike."""
+    value = max(power, 0.0)
+    for _ in range(squarings):
+        value = math.sqrt(value)
+    return value
+
+
+class Nodes:
+    """Packs the tables that single nodes hold by rows in an allocation.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+    """
+
+    def __init__(self, task: ShardingTask, costs: AdditiveCosts) -> None:
+        self._size = task.topology.fast_domain_size
+        self._prices = node_prices(task, costs)
+        self._compute, self._transfers = first_and_last(costs, task)
+
+    def packed_anew(
+        self, best: Allocation, model: LinearModel, search_beside: Callable[[Shared], IteratedLocalSearch]
+    ) -> Allocation:
+        """Return what an allocation becomes by packing and a descent of columns; itself where that brings nothing.
+
+        Args:
+            best: to start from.
+            model: of the prices.
+            search_beside: returns the search over the columns of the tables that are not shared.
+        """
+        shared = self._packed(best)
+        if shared is None:
+            return best
+        search = search_beside(shared)
+        other = search.descended(model_beside(model, search.pricing), [best.units])
+        return other if other.value < best.value * (1 - _LEAST_GAIN) else best
+
+    def _packed(self, best: Allocation) -> Shared | None:
+        """Return what devices share then; None where all tables stay where they are, or have no room elsewhere."""
+        pricing, size = best.pricing, self._size
+        held = [place for place in pricing.shared.places.values() if len(place.form.bytes) < len(best.units)]
+        if not held:
+            return None
+        # What a table adds to a device that has to do what all have on average.
+        typical = best.sums.mean(axis=0)
+        vectors = np.array([place.form.vectors for place in held])
+        more = pricing.compute(typical + vectors) - pricing.compute(typical)
+        ms = np.maximum(more @ self._compute.T, 0.0)
+        columns = vectors[..., -LOADS + DOMAIN_ROW_COLUMNS].sum(axis=1)
+        loads = np.array([
+            node_loads(of_table, width, self._prices, self._transfers)
+            for of_table, width in zip(ms, columns.tolist(), strict=True)
+        ])  # fmt: skip
+        others = best.sums.copy()
+        for place in held:
+            others[place.devices] -= place.form.vectors
+        base = np.zeros((len(best.units) // size, 3))
+        # What is left of a device that gave everything away is rounding.
+        others_ms = pricing.compute(np.maximum(others, 0.0)) @ self._compute.T
+        base[:, :2] = others_ms.reshape(-1, size, 2).max(axis=1)
+        used = pricing.shards.bytes[pricing.shards.first + best.units].sum(axis=1)
+        room = (pricing.memory - used).reshape(-1, size).min(axis=1)
+        sizes = np.array([int(place.form.bytes.max()) for place in held], dtype=np.int64)
+        np.add.at(room, [place.first // size for place in held], sizes)
+        nodes = packed(loads, base, sizes, room)
+        moved = [
+            Place(place.form, node * size)
+            for place, node in zip(held, nodes.tolist(), strict=True)
+            if node != place.first // size
+        ]
+        after = pricing.shared.changed([], moved)
+        fits = (after.bytes + used <= np.array(pricing.shards.task.capacity_bytes)).all()
+        return after if moved and fits else None
+
+
+def compile_packing() -> None:
+    """Call all compiled code once, with two tables and two nodes."""
+    one = np.ones(2, dtype=np.int64)
+    packed(np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.5]]), np.zeros((2, 3)), one, 2 * one)

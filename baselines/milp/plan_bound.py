@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import exchanges_of, has_domains
+from baselines.milp.exchanges import exchanges_of
 from baselines.milp.linear_program import LinearProgram, Terms
+from neuroshard.plus.sharing import has_domains
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts, group_of
 from shardgym.costs.base import CostModel
@@ -174,7 +175,7 @@ class _GroupBound:
             alone_ms = ms.sum(axis=1) + fixed_ms + transfers * (latency_ms + sent_ms * outputs)
             self._whole_rows.append(_Column(ms / columns[:, None], alone_ms))
             ms = uncut_ms[start:stop]
-            inside_ms = exchange.inside.latency_ms + (exchange.inside.unit_ms + exchange.sent) * outputs
+            inside_ms = exchange.nodes.latency_ms + (exchange.nodes.inside_ms + exchange.nodes.sent_ms) * outputs
             share_ms = ms.sum(axis=1) / max(self._domain, 1)
             self._in_domain.append(_Column(ms / columns[:, None], share_ms + fixed_ms + transfers * inside_ms))
             start = stop
@@ -317,7 +318,7 @@ class _GroupBound:
         found += [(v, f * exchange.rows.unit_ms * unit) for v, f in rows[1]]
         if self._domain:
             domains = size // self._domain
-            column_ms = exchange.inside.unit_ms / domains + exchange.received * (1 - 1 / domains)
+            column_ms = exchange.nodes.inside_ms / domains + exchange.nodes.received_ms * (1 - 1 / domains)
             found += [(v, f * column_ms * unit) for v, f in domain[1]]
-            found.append((domain[0], exchange.inside.latency_ms * unit))
+            found.append((domain[0], exchange.nodes.latency_ms * unit))
         return found

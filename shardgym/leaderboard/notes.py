@@ -332,11 +332,10 @@ def _time_notes(board: Board) -> list[str]:
     """Name the solvers whose times are those of a machine with other work, or of one that waited for something."""
     waited = []
     for solver in board.solvers:
-        own = [r for r in board.results if r.solver == solver and r.cpu_time_s is not None]
-        passed_s = sum(r.solve_time_s for r in own)
-        busy_s = sum(r.cpu_time_s or 0.0 for r in own)
-        if own and passed_s >= _BUSY_S * len(own) and passed_s > _BUSY * busy_s:
-            waited.append(f"{solver} ({passed_s / max(busy_s, 1e-9):.1f})")
+        own = [(r.solve_time_s, r.cpu_time_s) for r in board.results if r.solver == solver and r.cpu_time_s]
+        times = statistics.median(passed_s / busy_s for passed_s, busy_s in own) if own else 0.0
+        if times > _BUSY and statistics.median(passed_s for passed_s, _ in own) >= _BUSY_S:
+            waited.append(f"{solver} ({times:.1f})")
     if not waited:
         return []
     return [

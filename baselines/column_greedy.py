@@ -79,42 +79,60 @@ class Pieces(NamedTuple):
     Attributes:
         shards: that hold every cell of every table once; their devices do not matter.
         alone_ms: compute of each alone on a device.
+        priced: that of all pieces so far, by table and number of columns, so that none is asked for twice.
     """
 
     shards: list[Shard]
     alone_ms: list[float]
+    priced: dict[tuple[str, int], float]
 
 
 def whole_tables(task: ShardingTask, cost: CostModel) -> Pieces:
     """Return the uncut tables of a task and what each takes alone, in one query."""
     shards = [Shard.whole(table, 0) for table in task.tables]
-    return Pieces(shards, alone_ms(task, cost, shards).tolist())
+    return Pieces(shards, alone_ms(task, cost, shards).tolist(), {})
 
 
 def place_with_cuts(task: ShardingTask, cost: CostModel, pieces: Pieces) -> tuple[Pieces, ShardingPlan]:
     """Place pieces, the longest first; where one fits nowhere, halve that of most bytes and place all anew.
 
+    Where nothing is left to be halved, memory decides instead of time: the same once more with the largest first, each
+    on the device with the fewest bytes, and all of the largest are halved at once.
+
     Raises:
         NoFeasiblePlanError: shards fit nowhere however they are halved.
         MeasurementError: `cost` has no time for single shards.
     """
+    given = pieces
+    by_bytes = False
     while True:
+        sizes = [shard.bytes(task) for shard in pieces.shards]
         try:
-            return pieces, place_greedily(task, pieces.alone_ms, pieces.shards)
+            return pieces, place_greedily(task, sizes if by_bytes else pieces.alone_ms, pieces.shards)
         except NoFeasiblePlanError:
             able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
-            if not able:
+            if not able and by_bytes:
                 raise
-            largest = max(able, key=lambda n: pieces.shards[n].bytes(task))
-        pieces = halved(task, cost, pieces, largest)
+        if not able:
+            pieces = given
+            by_bytes = True
+        elif by_bytes:
+            largest = max(sizes[n] for n in able)
+            for n in reversed([n for n in able if sizes[n] == largest]):
+                pieces = halved(task, cost, pieces, n)
+        else:
+            pieces = halved(task, cost, pieces, max(able, key=lambda n: sizes[n]))
 
 
 def halved(task: ShardingTask, cost: CostModel, pieces: Pieces, position: int) -> Pieces:
     """Return pieces with one of them halved, and both halves priced."""
     parts = halves(pieces.shards[position])
     shards = [*pieces.shards[:position], *parts, *pieces.shards[position + 1 :]]
-    priced = alone_ms(task, cost, parts).tolist()
-    return Pieces(shards, [*pieces.alone_ms[:position], *priced, *pieces.alone_ms[position + 1 :]])
+    keys = [(part.table, part.num_columns) for part in parts]
+    if any(key not in pieces.priced for key in keys):
+        pieces.priced.update(zip(keys, alone_ms(task, cost, parts).tolist(), strict=True))
+    parts_ms = [pieces.priced[key] for key in keys]
+    return Pieces(shards, [*pieces.alone_ms[:position], *parts_ms, *pieces.alone_ms[position + 1 :]], pieces.priced)
 
 
 def halves(shard: Shard) -> tuple[Shard, ...]:

@@ -1,4 +1,4 @@
-"""Longest processing time first, with tables halved where whole ones do not fit or cannot be balanced."""
+"""Longest processing time first, with tables cut where whole ones do not fit or cannot be balanced."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 
 from baselines.column_greedy import Pieces, halved, halves, merged, place_with_cuts, whole_tables
 from baselines.lpt import LPTWhole
+from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.feasibility import check_possible, exceeds_devices
 from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import check_solve_arguments
+from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 
@@ -23,15 +26,19 @@ class LPT:
     As `lpt_whole`, with cuts by columns for two reasons. Where a shard fits nowhere, the one of most bytes is halved.
     And no plan of whole tables is balanced when one takes longer, alone, than an even share of all. Such tables are
     halved until no shard does. Both halves need all lookups, so this can cost more than it brings: where there are such
-    tables, the oracle is asked for the plans with and without these cuts, and the cheaper one is returned. Tables that
-    are larger than all devices together are placed as by `lpt_whole`, some in the memory of hosts.
+    tables, the oracle is asked for the plans with and without these cuts, and the cheaper one is returned. Where shards
+    fit nowhere however they are halved, the largest go first instead of the longest, see `place_with_cuts`.
+
+    A table of which no device holds even the narrowest piece of columns is cut evenly by rows over all devices, and the
+    others have what room is left. Tables that are larger than all devices together are placed as by `lpt_whole`, some
+    in the memory of hosts.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan of column shards; `seed` makes no difference, as nothing is drawn.
+        """Return a plan; `seed` makes no difference, as nothing is drawn.
 
         Raises:
-            NoFeasiblePlanError: shards fit nowhere however they are halved.
+            NoFeasiblePlanError: shards fit nowhere however they are cut.
             InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
             MeasurementError: `cost` has no time for single shards.
         """
@@ -39,18 +46,46 @@ class LPT:
         if cost.host_memory and exceeds_devices(task):
             return LPTWhole().solve(task, cost, seed)
         check_possible(task)
-        whole = whole_tables(task, cost)
-        balanced = balanced_pieces(task, cost, whole)
-        try:
-            plans = [merged(task, place_with_cuts(task, cost, whole)[1])]
-        except NoFeasiblePlanError:
-            return merged(task, place_with_cuts(task, cost, balanced)[1])
-        if balanced is whole:
-            return plans[0]
-        with contextlib.suppress(NoFeasiblePlanError):
-            plans.append(merged(task, place_with_cuts(task, cost, balanced)[1]))
-        total_ms = quantized(np.array([answer.total_ms for answer in cost.evaluate(task, plans)]))
-        return plans[int(total_ms.argmin())]
+        by_rows = [table for table in task.tables if takes_rows(table, task.num_devices) and not fits(task, table)]
+        if not by_rows:
+            return halved_plan(task, cost)
+        pieces = [piece for table in by_rows for piece in even_rows(table, task.num_devices)]
+        room = list(task.capacity_bytes)
+        for piece in pieces:
+            room[piece.devices[0]] -= piece.bytes(task)
+        if min(room) < 0:
+            names = ", ".join(table.name for table in by_rows)
+            raise NoFeasiblePlanError(f"no plan: cut evenly by rows over all devices, {names} leave too little room")
+        others = [table for table in task.tables if table not in by_rows]
+        if not others:
+            return ShardingPlan.of(task, pieces)
+        return ShardingPlan.of(task, [*pieces, *halved_plan(task.part(room, others), cost).shards])
+
+
+def fits(task: ShardingTask, table: EmbeddingTable) -> bool:
+    """Say whether some device holds the narrowest piece of a table's columns."""
+    piece = Shard.whole(table, 0).with_columns(0, min(COLUMN_UNIT, table.embedding_dim))
+    return piece.bytes(task) <= max(task.capacity_bytes)
+
+
+def halved_plan(task: ShardingTask, cost: CostModel) -> ShardingPlan:
+    """Return the plan of column shards that `LPT` describes.
+
+    Raises:
+        NoFeasiblePlanError: shards fit nowhere however they are halved.
+    """
+    whole = whole_tables(task, cost)
+    balanced = balanced_pieces(task, cost, whole)
+    try:
+        plans = [merged(task, place_with_cuts(task, cost, whole)[1])]
+    except NoFeasiblePlanError:
+        return merged(task, place_with_cuts(task, cost, balanced)[1])
+    if balanced is whole:
+        return plans[0]
+    with contextlib.suppress(NoFeasiblePlanError):
+        plans.append(merged(task, place_with_cuts(task, cost, balanced)[1]))
+    total_ms = quantized(np.array([answer.total_ms for answer in cost.evaluate(task, plans)]))
+    return plans[int(total_ms.argmin())]
 
 
 def balanced_pieces(task: ShardingTask, cost: CostModel, pieces: Pieces) -> Pieces:

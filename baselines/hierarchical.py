@@ -270,7 +270,7 @@ class _Plans:
         level = dict(zip(tables, levels, strict=True))
         while True:
             taken = [cuts[n][level[n]] for n in tables]
-            pieces = Pieces([s for cut in taken for s in cut.shards], [ms for cut in taken for ms in cut.alone_ms])
+            pieces = Pieces([s for cut in taken for s in cut.shards], [ms for cut in taken for ms in cut.alone_ms], {})
             try:
                 return place_greedily(part, pieces.alone_ms, pieces.shards)
             except NoFeasiblePlanError:
@@ -287,7 +287,7 @@ class _Plans:
         widest = [max(cut, key=lambda piece: piece.num_columns) for of_table in cuts for cut in of_table[1:]]
         priced = iter(alone_ms(self.task, self.cost, widest).tolist())
         return [
-            [Pieces(cut, [whole_ms if len(cut) == 1 else next(priced)] * len(cut)) for cut in of_table]
+            [Pieces(cut, [whole_ms if len(cut) == 1 else next(priced)] * len(cut), {}) for cut in of_table]
             for whole_ms, of_table in zip(self.whole_ms, cuts, strict=True)
         ]
 

@@ -47,6 +47,7 @@ from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
 from shardgym.pretraining.data import DataSet, load_data
+from shardgym.suites import load_suite
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
@@ -126,7 +127,9 @@ def filled(page: str, path: Path) -> str:
         "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
         "model": model_summary,
         "env": env_description,
-        "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),
+        "separation": lambda suite: separation.table(
+            separation.read(separation.DATA / f"{suite}.csv"), separation.draws_looked_at(load_suite(suite))
+        ),
         "run": printed,
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)

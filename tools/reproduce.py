@@ -37,7 +37,7 @@ from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation import read_records
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, Key, Result
 from shardgym.leaderboard import BASE
-from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean
+from shardgym.leaderboard.statistics import MIN_TASKS, Interval, clearly_ahead, mean_interval
 from shardgym.pretraining.assess import kendall_tau
 
 ROOT = Path(__file__).parents[1]
@@ -87,15 +87,13 @@ class ClaimedRow(NamedTuple):
 
     Attributes:
         solver: its name.
-        rank: None where it has none.
         ratio: of its costs over those of the base.
-        failed: records without a cost.
+        failed: share of records without a cost.
     """
 
     solver: str
-    rank: int | None
     ratio: float
-    failed: int
+    failed: float
 
 
 class Verdict(NamedTuple):
@@ -151,9 +149,8 @@ def readme_tables(text: str) -> dict[str, list[ClaimedRow]]:
         tables[board] = [
             ClaimedRow(
                 row["solver"],
-                None if row["rank"] == "-" else int(row["rank"].rstrip("=")),
                 float(row[f"vs {BASE}"]),
-                int(row["failed"]),
+                float(row["failed"].rstrip(" %")) / 100,
             )
             for row in cells
         ]
@@ -219,7 +216,7 @@ def compare(
         if part.measured:
             logs = logs - np.log(now[BASE] / then[BASE])
         ratio = float(np.exp(logs.mean()))
-        rows.append({"solver": solver, "now / then": f"{ratio:.4f}", "95 % interval": _text(bootstrap_mean(logs))})
+        rows.append({"solver": solver, "now / then": f"{ratio:.4f}", "95 % interval": _text(mean_interval(logs))})
         if not part.measured and abs(ratio - 1) > TOLERATED:
             failed.append(f"{part.board}: costs of {solver} are {ratio:.4f} times those of the board")
     if not part.measured:
@@ -254,27 +251,25 @@ def check_claims(
             off = logs - np.log(then[row.solver] / then[BASE])
             outcome = "holds"
             if abs(np.exp(off.mean()) - 1) > MEASURED:
-                interval = bootstrap_mean(off)
+                interval = mean_interval(off)
                 outcome = "open" if interval is None or interval.contains(0.0) else "FAILS"
             told = f"{row.solver} costs {row.ratio:.3f} times {BASE}"
-            yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times, {_text(bootstrap_mean(logs))}")
+            yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times, {_text(mean_interval(logs))}")
         ran = [result for result in new if result.solver == row.solver]
         failures = sum(result.status != "ok" for result in ran)
-        told = f"{row.solver} fails on {row.failed} tasks; here on {failures} of {len(ran)}"
-        yield Verdict("holds" if failures <= row.failed else "FAILS", told)
-    for first in claimed:
-        for second in claimed:
-            # Rank 3= says that the first of them is clearly behind rank 1=, not every one of all others.
-            stated = bootstrap_mean(np.log(then[first.solver] / then[second.solver]))
-            in_order = first.rank is not None and second.rank is not None and first.rank < second.rank
-            if in_order and stated is not None and stated.high < 0:
-                logs = np.log(now[first.solver] / now[second.solver])
-                interval = bootstrap_mean(logs)
-                outcome = "open" if interval is None or interval.contains(0.0) else "holds"
-                if interval is not None and interval.low > 0:
-                    outcome = "FAILS"
-                told = f"{first.solver} ranks before {second.solver}"
-                yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times its cost, {_text(interval)}")
+        told = f"{row.solver} fails on {row.failed:.3g} of all tasks; here on {failures} of {len(ran)}"
+        # A table rounds shares to three digits.
+        yield Verdict("holds" if failures <= (row.failed + 0.0005) * len(ran) else "FAILS", told)
+    ahead = clearly_ahead(np.log([then[row.solver] for row in claimed])) if claimed else np.zeros((0, 0))
+    for first, second in np.argwhere(ahead):
+        solver, other = claimed[first].solver, claimed[second].solver
+        logs = np.log(now[solver] / now[other])
+        interval = mean_interval(logs)
+        outcome = "open" if interval is None or interval.contains(0.0) else "holds"
+        if interval is not None and interval.low > 0:
+            outcome = "FAILS"
+        told = f"{solver} is clearly ahead of {other}"
+        yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times its cost, {_text(interval)}")
 
 
 def costs_of(records: Mapping[Key, Result], tasks: Sequence[int], solvers: Sequence[str]) -> dict[str, Floats]:

@@ -12,6 +12,7 @@ import argparse
 import csv
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import make_solver
 from shardgym.suites import Suite, load_suite
+from shardgym.suites.sources import DrawnSource
 from shardgym.task import ShardingTask
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "separation"
@@ -92,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = [separation(suite[n], oracle, judge, n, suite.group(n)) for n in tasks]
             if options.limit is None:
                 write(found, DATA / f"{suite.name}.csv")
-            print(f"{suite.name}\n\n{table(found)}\n")
+            print(f"{suite.name}\n\n{table(found, draws_looked_at(suite))}\n")
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -195,15 +197,26 @@ def read(path: Path) -> list[Separation]:
         ]  # fmt: skip
 
 
-def table(found: list[Separation]) -> str:
-    """Return the table of a suite in Markdown, one row per group and one for all."""
+def draws_looked_at(suite: Suite) -> dict[str, int]:
+    """Return how many draws of each group were looked at to find its tasks, by name; none where nothing was chosen."""
+    groups = suite.source.spec.groups if isinstance(suite.source, DrawnSource) else ()
+    return {group.name: group.draws[-1] + 1 for group in groups if group.draws}
+
+
+def table(found: list[Separation], draws: Mapping[str, int]) -> str:
+    """Return the table of a suite in Markdown, one row per group and one for all.
+
+    Args:
+        found: one per task.
+        draws: of `draws_looked_at`.
+    """
     groups = list(dict.fromkeys(row.group for row in found))
-    parts = [(group, [row for row in found if row.group == group]) for group in groups]
-    rows = [_row(name, part) for name, part in (*parts, ("all", found))]
+    parts = [(group, [row for row in found if row.group == group], draws.get(group)) for group in groups]
+    rows = [_row(name, part, count) for name, part, count in (*parts, ("all", found, sum(draws.values()) or None))]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, stralign="right")
 
 
-def _row(name: str, part: list[Separation]) -> dict[str, str]:
+def _row(name: str, part: list[Separation], draws: int | None) -> dict[str, str]:
     solved = [row for row in part if np.isfinite(row.lpt_ms)]
     whole = [row for row in part if np.isfinite(row.whole_ms)]
     by_oracle = [row.lpt_ms / row.best_ms for row in solved]
@@ -212,7 +225,7 @@ def _row(name: str, part: list[Separation]) -> dict[str, str]:
     cuts = _mean([row.whole_ms / row.best_ms for row in whole])
     return {
         "group": name,
-        "tasks": str(len(part)),
+        "tasks": str(len(part)) if draws is None else f"{len(part)} of {draws} draws",
         "tables": f"{min(counts)}-{max(counts)}",
         "LPT over best": f"{_mean(by_oracle)} ({_least(by_oracle)})",
         "by the judge": f"{_mean(by_judge)} ({_least(by_judge)})",

@@ -10,7 +10,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.leaderboard.ranking import BASE, COLUMN_FLOOR
-from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean, mean_ratio
+from shardgym.leaderboard.statistics import MIN_TASKS, Interval, mean_interval, mean_ratio
 from shardgym.solver import Solver, make_solver
 from shardgym.suites import Suite
 
@@ -21,7 +21,7 @@ class FloorComparison(NamedTuple):
     Attributes:
         floor: name of the floor's solver.
         ratio: geometric mean over the tasks.
-        interval: 95 % of `ratio`, with tasks drawn anew.
+        interval: 95 % of `ratio`.
         failed: tasks without a plan, which count as the plan of the boards' base, as on boards.
         tasks: how many there are.
     """
@@ -72,7 +72,7 @@ def compare_with_floor(
         found = np.where(failed, _costs_ms(make_solver(BASE), suite, *costs), found)
     if np.isnan(found).any() or np.isnan(reference).any():
         raise InputError(f"suite '{suite.name}' has tasks that '{floor}' or '{BASE}' finds no plan for: use another")
-    interval = bootstrap_mean(np.log(found / reference))
+    interval = mean_interval(np.log(found / reference))
     assert interval is not None
     ends = Interval(float(np.exp(interval.low)), float(np.exp(interval.high)))
     return FloorComparison(floor, mean_ratio(found, reference), ends, int(failed.sum()), len(suite))

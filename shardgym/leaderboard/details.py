@@ -12,13 +12,12 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.base import CostModel
 from shardgym.leaderboard.boards import LEAST_MS, Board
-from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.ranking import Ranking, ratio_interval
 from shardgym.leaderboard.statistics import (
     Interval,
-    bootstrap_mean,
-    improvement_ends,
     performance_profile,
     probability_of_improvement,
+    share_ends,
 )
 from shardgym.task import ShardingTask
 
@@ -66,6 +65,7 @@ class Details:
         chosen = [n for n, results in enumerate(ranking.results) if results.is_complete]
         groups = task_groups(ranking.board)
         failing = [ranking.results[n].failing_ms for n in chosen]
+        improvement = probability_of_improvement(failing)
         ratios = {
             group: tuple(_group_ratio(ranking.counted_ms[n], ranking.base_ms, tasks) for n in chosen)
             for group, tasks in groups.items()
@@ -75,8 +75,8 @@ class Details:
             groups={group: int(tasks.sum()) for group, tasks in groups.items()},
             ratios=ratios,
             profile=performance_profile(failing, np.array(FACTORS)) if chosen else np.zeros((0, len(FACTORS))),
-            improvement=probability_of_improvement(failing),
-            improvement_ends=improvement_ends(failing),
+            improvement=improvement,
+            improvement_ends=share_ends(improvement, len(ranking.board.tasks)) if chosen else None,
         )
 
     def improvement_interval(self, i: int, j: int) -> Interval | None:
@@ -99,13 +99,11 @@ def pareto_front(times: Floats, costs: Floats) -> Bools:
 
 def _group_ratio(counted_ms: Floats, base_ms: Floats, tasks: Bools) -> GroupRatio:
     """Compare costs of shape (seeds, T) with those of the base on some tasks."""
-    logs = np.log(counted_ms[:, tasks] / base_ms[tasks])
-    logs = logs[:, np.isfinite(logs).all(axis=0)]
+    logs = np.log(counted_ms[:, tasks] / base_ms[tasks]).mean(axis=0)
+    logs = logs[np.isfinite(logs)]
     if not logs.size:
         return GroupRatio(math.nan, None)
-    of_logs = bootstrap_mean(logs)
-    interval = of_logs and Interval(math.exp(of_logs.low), math.exp(of_logs.high))
-    return GroupRatio(math.exp(float(logs.mean())), interval)
+    return GroupRatio(math.exp(float(logs.mean())), ratio_interval(logs, np.zeros_like(logs)))
 
 
 def task_groups(board: Board) -> dict[str, Bools]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
-from shardgym.leaderboard.ranking import BASE, WORST_FACTOR, Ranking
+from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.records import canonical_json
 from shardgym.registry import registered
@@ -29,6 +30,10 @@ from shardgym.solver import GROUP
 
 #: Explains every column and rule.
 PAGE = "docs/boards.md"
+
+#: Solvers that take so many times their processor time, and at least so many seconds for a plan, had to wait.
+_BUSY = 1.5
+_BUSY_S = 0.1
 
 #: Starts of notes that stand below every table.
 _CAREFUL = ("WARNING", "Non-default settings", "Not measured again")
@@ -103,18 +108,23 @@ def _failure_rules(ranking: Ranking) -> list[str]:
     """Say how many failed and what that counts, and how few tasks there are."""
     records = ranking.board.results
     failed = sum(result.status != "ok" for result in records)
-    costs = ranking.failures
-    rules = [f"Failed: {failed} of {len(records)} records."]
-    if costs.num_base:
-        rules[0] = rules[0][:-1] + f", counted as the plan of {BASE}."
-    if costs.num_worst:
-        what = f"{WORST_FACTOR:g} times the slowest plan of the task"
-        rules.append(f"{'Some of them count' if costs.num_base else 'They count'} {what}.")
-    left_out = len(ranking.board.tasks) - ranking.num_tasks
-    if left_out:
-        rules.append(f"Left out: {left_out} of {len(ranking.board.tasks)} tasks, which nobody solved.")
+    what = ""
+    if failed:
+        what = (
+            f", counted as the plan of {BASE}" if ranking.has_base else ", which count nothing: who failed has no rank"
+        )
+    rules = [f"Failed: {failed} of {len(records)} records{what}."]
+    num_tasks = len(ranking.board.tasks)
+    if ranking.num_tasks < num_tasks:
+        rules.append(f"Left out: {num_tasks - ranking.num_tasks} of {num_tasks} tasks, of which {BASE} has no plan.")
     if ranking.num_tasks < MIN_TASKS:
         rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
+    elif math.isinf(ranking.detectable):
+        solvers = sum(row.ranks is not None for row in ranking.rows)
+        rules.append(f"{ranking.num_tasks} tasks are too few to tell any two of {solvers} solvers apart by rank.")
+    elif not math.isnan(ranking.detectable):
+        apart = f"{100 * (ranking.detectable - 1):.2g} %"
+        rules.append(f"{ranking.num_tasks} tasks are few: two solvers must differ by some {apart} to differ in rank.")
     return rules
 
 
@@ -123,7 +133,8 @@ def cautions(board: Board) -> list[str]:
     found = _own_measure_notes(board)
     if board.clash is not None:
         found.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
-    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board), *_measured_again_notes(board)]
+    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board), *_measured_again_notes(board),
+              *_time_notes(board)]  # fmt: skip
     return found + [note for note in others if note.startswith(_CAREFUL)]
 
 
@@ -133,7 +144,7 @@ def notes(ranking: Ranking) -> list[str]:
     found = [f"Settings of the judge: {_format_settings(json.loads(board.key.judge_settings))}."]
     of_board = [
         *_seed_notes(board), *_solver_notes(board), *board.repeats, *_simulator_notes(board),
-        *_measurement_notes(board), *_measured_again_notes(board),
+        *_measurement_notes(board), *_measured_again_notes(board), *_time_notes(board),
     ]  # fmt: skip
     careful = cautions(board)
     return [*careful, *found, *(note for note in of_board if note not in careful), *_failure_notes(ranking)]
@@ -317,6 +328,22 @@ def _measurement_notes(board: Board) -> list[str]:
         notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
     of_judge = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
     return notes + [f"Note of the judge: {note}" for note in sorted(of_judge)]
+
+
+def _time_notes(board: Board) -> list[str]:
+    """Name the solvers whose times are those of a machine with other work, or of one that waited for something."""
+    waited = []
+    for solver in board.solvers:
+        own = [(r.solve_time_s, r.cpu_time_s) for r in board.results if r.solver == solver and r.cpu_time_s]
+        times = statistics.median(passed_s / busy_s for passed_s, busy_s in own) if own else 0.0
+        if times > _BUSY and statistics.median(passed_s for passed_s, _ in own) >= _BUSY_S:
+            waited.append(f"{solver} ({times:.1f})")
+    if not waited:
+        return []
+    return [
+        f"WARNING: times are those of a busy machine, or solvers waited: time/plan is more than {_BUSY:g} times the "
+        f"processor time of {', '.join(waited)}."
+    ]
 
 
 def _measured_again_notes(board: Board) -> list[str]:

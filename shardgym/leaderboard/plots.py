@@ -46,7 +46,7 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join([key.suite, key.judge, *place])).strip("-.")
     details = Details.of(ranking)
     drawn: dict[str, tuple[float, Callable[[Any], None]]] = {}
-    if details.solvers and ranking.num_tasks:
+    if details.solvers and any(row.tasks for row in ranking.rows):
         drawn["profile"] = 3.2, lambda figure: _draw_profile(figure, ranking)
         drawn["pareto"] = 3.6, lambda figure: _draw_pareto(figure, ranking)
     if details.groups and ranking.has_base and details.solvers:
@@ -79,8 +79,9 @@ def _draw_profile(figure: Any, ranking: Ranking) -> None:
 def _draw_pareto(figure: Any, ranking: Ranking) -> None:
     """Draw costs with their intervals against median solving times, and the solvers that no other one dominates."""
     axes = figure.subplots()
-    rows = [row for row in ranking.rows if row.completeness == 1 and row.tasks]
-    costs = np.array([row.relative if ranking.has_base else 1 + row.gap for row in rows])
+    shown = [n for n, row in enumerate(ranking.rows) if row.completeness == 1 and row.tasks]
+    rows = [ranking.rows[n] for n in shown]
+    costs = np.array(ranking.relative_costs())[shown]
     times = np.array([row.median_s for row in rows])
     for number, (row, cost, seconds) in enumerate(zip(rows, costs, times, strict=True), start=1):
         interval = row.relative_interval if ranking.has_base else None
@@ -92,7 +93,7 @@ def _draw_pareto(figure: Any, ranking: Ranking) -> None:
     order = np.argsort(times[front])
     axes.step(times[front][order], costs[front][order], "k--", where="post", linewidth=0.7, zorder=0)
     axes.set(xscale="log", xlabel="median time per plan [s]")
-    axes.set_ylabel(f"cost / cost of {BASE if ranking.has_base else 'the best solver'}")
+    axes.set_ylabel(f"cost / cost of {BASE if ranking.has_base else 'the best plan known'}")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=6)
 

@@ -1,22 +1,24 @@
-"""Who is best: paired ratios, ranks with intervals, and ties among all solvers.
+"""Who is best: paired ratios with intervals, and which ranks a solver can have.
 
-A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`, or of the best solver; a
-task's cost is the geometric mean over the solver's seeds. A failure counts what `FailureCosts` says, so that all means
-are over the same tasks. Tasks that nobody solved are left out.
+A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`; a task's cost is the
+geometric mean over the solver's seeds. So it does not depend on who else is on the board. A failure counts as the plan
+of the base for the task: that is what a user has whose solver fails, and a solver could have returned that plan itself.
+Tasks of which the base has no plan are left out. Where the base has none at all, no task is left out, and a failure
+counts nothing.
 
 A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
-only over `MIN_TASKS` tasks or more, and none that solved nothing. Going down by cost, a solver shares the rank of the
-first one of that rank while they are tied: the 95 % interval of their paired difference includes zero. Solvers without
-a rank are averaged over the tasks that they have records of. One that solved nothing has no figures at all: they would
-be those of the base.
+only over `MIN_TASKS` tasks or more, none that solved nothing, and none with failures that count nothing. A solver's
+ranks go from 1 plus the number of solvers that are clearly ahead of it to the number of all without those that are
+clearly behind, see `statistics.py`. Solvers without ranks are averaged over the tasks that they have records of. One
+that solved nothing has no figures at all: they would be those of the base.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,19 +28,17 @@ from shardgym.leaderboard.boards import Board, SolverResults
 from shardgym.leaderboard.statistics import (
     MIN_TASKS,
     Interval,
-    clearly_better,
-    percentile_interval,
-    rank_intervals,
-    resampled_means,
-    shared_ranks,
+    clearly_ahead,
+    detectable_ratio,
+    mean_interval,
+    rank_ranges,
 )
 
 #: What all boards are relative to: a fast rule that halves tables where whole ones do not fit or balance.
 BASE = "lpt"
 
-#: Times the slowest plan of a task: what a failure counts where the base has no plan either. It must exceed 1, or a
-#: solver would gain by failing where its plan is the slowest.
-WORST_FACTOR = 2.0
+#: With fewer tasks, a table says how far apart two solvers must be.
+FEW_TASKS = 20
 
 #: What a learned solver has to beat: one step of lookahead in the environment that plans like its own come from, of
 #: whole tables, of shards of columns, or of any kinds. Nothing is learned for it.
@@ -56,14 +56,10 @@ class Row:
 
     Attributes:
         solver: its name.
-        rank: from 1; None for a solver that is not ranked.
-        tied: another solver has the same rank.
-        rank_interval: of its place when tasks and seeds are drawn anew.
+        ranks: the best and the worst that it can have; None for a solver that is not ranked.
         tasks: that its means are taken over.
         relative: geometric mean of its cost over that of the base.
         relative_interval: of `relative`; None for the base.
-        gap: geometric mean of its cost over that of the first solver, less 1.
-        gap_interval: of `gap`; None for the first solver.
         mean_ms: arithmetic mean cost, for illustration.
         failures: number of records per status other than "ok".
         success: share of its records that are ok.
@@ -79,14 +75,10 @@ class Row:
     """
 
     solver: str
-    rank: int | None
-    tied: bool
-    rank_interval: Interval | None
+    ranks: tuple[int, int] | None
     tasks: int
     relative: float
     relative_interval: Interval | None
-    gap: float
-    gap_interval: Interval | None
     mean_ms: float
     failures: dict[str, int]
     success: float
@@ -106,41 +98,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class FailureCosts:
-    """What a failure counts.
-
-    It is the cost of the base's plan of the task: that is what a user has whose solver fails, and a solver could have
-    returned that plan itself. Where the base has no record of the task, or failed as well, it is `WORST_FACTOR` times
-    the cost of the slowest plan that anybody has.
-
-    Attributes:
-        ms: by task of the board; NaN where nobody failed, and where nobody has a plan; shape (T,).
-        num_base: tasks that some solver failed where it is the cost of the base.
-        num_worst: tasks where it is `WORST_FACTOR` times that of the slowest plan.
-    """
-
-    ms: Floats
-    num_base: int
-    num_worst: int
-
-    @classmethod
-    def of(cls, everyone: Sequence[SolverResults], num_tasks: int) -> FailureCosts:
-        """Work out the costs of the tasks that some solver of a board failed."""
-        base_ms = np.full(num_tasks, np.nan)
-        slowest_ms = np.full(num_tasks, -np.inf)
-        failed = np.zeros(num_tasks, dtype=bool)
-        for results in everyone:
-            failed |= results.failed.any(axis=0)
-            slowest_ms = np.fmax(slowest_ms, np.fmax.reduce(results.seed_ms, axis=0, initial=-np.inf))
-            if results.solver == BASE:
-                base_ms = np.exp(_over_seeds(np.log(results.seed_ms)))
-        by_base = failed & np.isfinite(base_ms)
-        by_worst = failed & ~by_base & np.isfinite(slowest_ms)
-        ms = np.where(by_base, base_ms, np.where(by_worst, WORST_FACTOR * slowest_ms, np.nan))
-        return cls(ms, int(by_base.sum()), int(by_worst.sum()))
-
-
-@dataclass(frozen=True)
 class Ranking:
     """The ranked solvers of a board.
 
@@ -150,9 +107,11 @@ class Ranking:
         results: of the solvers in the order of `rows`.
         counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN
             for a solver that solved nothing.
-        base_ms: cost of the base, geometric mean over its seeds, NaN where it has no record, shape (T,).
-        failures: what failed tasks count.
-        num_tasks: that means are taken over: all but those that nobody solved.
+        base_ms: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,).
+        num_tasks: that means are taken over: those of which the base has a plan, all where it has none.
+        detectable: how many times the cost of another a solver's has to be for the two to be told apart, where there
+            are few tasks, see `detectable_ratio`; infinite where these are too few for any two, NaN where there is
+            nothing to say.
     """
 
     board: Board
@@ -160,123 +119,105 @@ class Ranking:
     results: tuple[SolverResults, ...]
     counted_ms: tuple[Floats, ...]
     base_ms: Floats
-    failures: FailureCosts
     num_tasks: int
+    detectable: float
 
     @property
     def has_base(self) -> bool:
         """Whether ratios to the base are known."""
         return bool(np.isfinite(self.base_ms).any())
 
+    @functools.cached_property
+    def reference_ms(self) -> Floats:
+        """What charts are relative to: costs of the base, or where it has none, of the best plan of each task, (T,)."""
+        if self.has_base:
+            return self.base_ms
+        known = [np.where(np.isfinite(own), own, np.inf) for own in self.counted_ms]
+        best: Floats = np.concatenate(known).min(axis=0)
+        return best
+
+    def relative_costs(self) -> list[float]:
+        """Return the geometric mean of each row's cost over `reference_ms`, over the tasks that it has a plan of."""
+        if self.has_base:
+            return [row.relative for row in self.rows]
+        scale = np.log(self.reference_ms)
+        return [math.exp(_mean(_over_seeds(np.log(own)) - scale)) for own in self.counted_ms]
+
 
 def rank(board: Board) -> Ranking:
     """Rank the solvers of a board; see the module for the rules."""
     everyone = SolverResults.of_board(board)
-    failures = FailureCosts.of(everyone, len(board.tasks))
-    counted = {own.solver: np.where(own.failed, failures.ms, own.seed_ms) for own in everyone}
-    kept = np.ones(len(board.tasks), dtype=bool)
-    for own in everyone:
-        kept &= ~own.failed.any(axis=0) | np.isfinite(failures.ms)
     base_ms = np.full(len(board.tasks), np.nan)
-    if BASE in counted:
-        base_ms = np.exp(_over_seeds(np.log(counted[BASE])))
-
-    logs = {solver: np.log(costs[:, kept]) for solver, costs in counted.items()}
-    base_logs = np.log(base_ms[kept])
-    scale = base_logs if np.isfinite(base_logs).all() else np.zeros(int(kept.sum()))
-    complete = {own.solver for own in everyone if own.is_complete and not own.failed.all()}
-    mean_log = {solver: _mean(_over_seeds(own) - scale) for solver, own in logs.items()}
-    place = {solver: (solver not in complete, math.isnan(mean), mean, solver) for solver, mean in mean_log.items()}
-    order = sorted(everyone, key=lambda own: place[own.solver])
     for own in everyone:
-        if not np.isfinite(own.seed_ms).any():
-            counted[own.solver] = np.full_like(own.seed_ms, np.nan)
-            logs[own.solver] = np.full_like(logs[own.solver], np.nan)
-    leader = order[0].solver if complete else None
-    bootstrap = None
-    if complete and kept.sum() >= MIN_TASKS:
-        bootstrap = Bootstrap.of({own.solver: logs[own.solver] for own in order if own.solver in complete}, base_logs)
+        if own.solver == BASE:
+            base_ms = np.exp(_over_seeds(np.log(own.seed_ms)))
+    has_base = bool(np.isfinite(base_ms).any())
+    kept = np.isfinite(base_ms) if has_base else np.ones(len(board.tasks), dtype=bool)
+    num_tasks = int(kept.sum())
+    base_logs = np.log(base_ms[kept])
+
+    counted: dict[str, Floats] = {}
+    logs: dict[str, Floats] = {}
+    ranked: set[str] = set()
+    for own in everyone:
+        solved_nothing = not np.isfinite(own.seed_ms).any()
+        counted[own.solver] = np.where(own.failed & (not solved_nothing), base_ms, own.seed_ms)
+        of_seeds = np.log(counted[own.solver][:, kept])
+        logs[own.solver] = of_seeds
+        if own.is_complete and num_tasks >= MIN_TASKS and np.isfinite(of_seeds).all():
+            ranked.add(own.solver)
+    mean_log = {solver: _mean(_over_seeds(own) - (base_logs if has_base else 0.0)) for solver, own in logs.items()}
+    place = {solver: (solver not in ranked, math.isnan(mean), mean, solver) for solver, mean in mean_log.items()}
+    order = sorted(everyone, key=lambda own: place[own.solver])
+
+    compared = [own.solver for own in order if own.solver in ranked]
+    of_compared = np.array([_over_seeds(logs[solver]) for solver in compared])
+    ranks: dict[str, tuple[int, int]] = {}
+    if compared:
+        ranks = dict(zip(compared, rank_ranges(clearly_ahead(of_compared)), strict=True))
+    detectable = math.nan
+    if len(compared) > 1 and num_tasks < FEW_TASKS:
+        detectable = detectable_ratio(of_compared) or math.inf
     return Ranking(
         board=board,
-        rows=tuple(_row(own, logs, base_logs, leader, bootstrap) for own in order),
+        rows=tuple(_row(own, logs, base_logs, ranks) for own in order),
         results=tuple(order),
         counted_ms=tuple(counted[own.solver] for own in order),
         base_ms=base_ms,
-        failures=failures,
-        num_tasks=int(kept.sum()),
+        num_tasks=num_tasks,
+        detectable=detectable,
     )
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """Complete solvers when tasks and seeds are drawn anew.
-
-    Attributes:
-        means: by solver, and of the base where it is known, mean logarithms of costs, shape (RESAMPLES,).
-        ranks: see `shared_ranks`.
-        rank_intervals: of the places of the solvers.
-    """
-
-    means: dict[str, Floats]
-    ranks: dict[str, int]
-    rank_intervals: dict[str, Interval]
-
-    @classmethod
-    def of(cls, logs: dict[str, Floats], base_logs: Floats) -> Bootstrap:
-        """Draw anew.
-
-        Args:
-            logs: logarithms of costs by solver, best first, each of shape (seeds, T).
-            base_logs: of the base, for where it is none of these, shape (T,).
-        """
-        solvers = list(logs)
-        if np.isfinite(base_logs).all():
-            logs = {BASE: base_logs[None]} | logs
-        means = dict(zip(logs, resampled_means(list(logs.values())).T, strict=True))
-        of_solvers = np.stack([means[solver] for solver in solvers], axis=1)
-        ranks = shared_ranks(clearly_better(of_solvers))
-        return cls(
-            means, dict(zip(solvers, ranks, strict=True)), dict(zip(solvers, rank_intervals(of_solvers), strict=True))
-        )
-
-    def ratio_interval(self, solver: str, other: str | None) -> Interval | None:
-        """Return the interval of the ratio of two solvers' costs; None where one was not drawn or they are the same."""
-        if solver == other or other not in self.means or solver not in self.ranks:
-            return None
-        low, high = percentile_interval(self.means[solver] - self.means[other])
-        return Interval(math.exp(low), math.exp(high))
+def ratio_interval(logs: Floats, other: Floats) -> Interval | None:
+    """Return the interval of the ratio of two solvers' costs by their logarithms, both of shape (T,)."""
+    interval = mean_interval(logs - other)
+    return interval and Interval(math.exp(interval.low), math.exp(interval.high))
 
 
 def _row(
-    results: SolverResults, all_logs: dict[str, Floats], base_logs: Floats, leader: str | None,
-    bootstrap: Bootstrap | None
-) -> Row:  # fmt: skip
+    results: SolverResults, all_logs: dict[str, Floats], base_logs: Floats, ranks: dict[str, tuple[int, int]]
+) -> Row:
     """Return the figures of one solver, T being the tasks that means are taken over.
 
     Args:
         results: of the solver.
         all_logs: logarithms of costs by solver, NaN where there is no record, each of shape (seeds, T).
         base_logs: of the base, NaN where unknown, shape (T,).
-        leader: the complete solver with the lowest mean; None where none is complete.
-        bootstrap: None where there are too few tasks.
+        ranks: of the solvers that are ranked.
     """
     solver = results.solver
     logs = all_logs[solver]
     own = _over_seeds(logs)
-    gap = math.nan if leader is None else math.expm1(_mean(own - _over_seeds(all_logs[leader])))
-    number = rank_interval = relative_interval = gap_interval = None
-    tied = False
-    if bootstrap is not None:
-        number = bootstrap.ranks.get(solver)
-        tied = list(bootstrap.ranks.values()).count(number or 0) > 1
-        rank_interval = bootstrap.rank_intervals.get(solver)
-        relative_interval = bootstrap.ratio_interval(solver, BASE)
-        of_leader = bootstrap.ratio_interval(solver, leader)
-        gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
+    relative_interval = of_floor_interval = None
+    if solver in ranks and solver != BASE and np.isfinite(base_logs).all():
+        relative_interval = ratio_interval(own, base_logs)
     floor = floor_of(results)
     of_floor = math.nan
     if floor in all_logs:
         of_floor = math.exp(_mean(own - _over_seeds(all_logs[floor])))
+        if solver in ranks and floor in ranks:
+            of_floor_interval = ratio_interval(own, _over_seeds(all_logs[floor]))
     if math.isnan(of_floor):
         floor = None
     records = results.records
@@ -284,14 +225,10 @@ def _row(
     cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
     return Row(
         solver=solver,
-        rank=number,
-        tied=tied,
-        rank_interval=rank_interval,
+        ranks=ranks.get(solver),
         tasks=int(np.isfinite(own).sum()),
         relative=math.exp(_mean(own - base_logs)),
         relative_interval=relative_interval,
-        gap=gap,
-        gap_interval=gap_interval,
         mean_ms=_mean(np.exp(own)),
         failures=dict(failures),
         success=1 - failures.total() / len(records) if records else math.nan,
@@ -299,7 +236,7 @@ def _row(
         num_seeds=len(logs),
         floor=floor,
         of_floor=of_floor,
-        of_floor_interval=None if bootstrap is None else bootstrap.ratio_interval(solver, floor),
+        of_floor_interval=of_floor_interval,
         seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
         median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
         median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,

@@ -102,14 +102,12 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
     rows = ranking.rows
     several = any(row.num_seeds > 1 for row in rows)
     found = [
-        Column("rank", ["-" if row.rank is None else f"{row.rank}{'=' if row.tied else ''}" for row in rows]),
-        Column("95 % ranks", [_ends(row.rank_interval, 0, "-") for row in rows], optional=True),
+        Column("ranks", ["-" if row.ranks is None else "-".join(map(str, sorted(set(row.ranks)))) for row in rows]),
         Column("solver", [row.solver for row in rows]),
         Column(f"vs {BASE}", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
         Column("95 % interval", [_ends(row.relative_interval, 3, " .. ") for row in rows], optional=True),
         Column("vs floor", [_of_floor(row) for row in rows], optional=True),
-        Column("gap", [_gap(row.gap) for row in rows]),
-        Column("failed", [str(sum(row.failures.values())) for row in rows]),
+        Column("failed", [_figure(row.success, f"{100 * (1 - row.success):.3g} %") for row in rows]),
         Column("seeds", [_seeds(row) if several else "-" for row in rows], optional=True),
         Column("mean ms", [_figure(row.mean_ms, f"{row.mean_ms:.{2 if row.mean_ms >= 10 else 4}f}") for row in rows]),
         Column("time/plan", [_figure(row.median_s, _duration(row.median_s)) for row in rows]),
@@ -206,10 +204,6 @@ def _of_floor(row: Row) -> str:
     ends = "" if row.of_floor_interval is None else f" ({_ends(row.of_floor_interval, 3, ' .. ')})"
     known = row.of_floor_interval is not None
     return f"{row.of_floor:.3f}{ends}{', not beaten' if known and not row.beats_floor else ''}"
-
-
-def _gap(value: float) -> str:
-    return _figure(value, f"{100 * value:+.1f} %")
 
 
 def _duration(seconds: float) -> str:

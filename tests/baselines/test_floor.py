@@ -9,7 +9,7 @@ import pytest
 
 from baselines.learning.floor import compare_with_floor
 from shardgym import InputError, NoFeasiblePlanError, load_suite, make_cost, make_solver
-from shardgym.leaderboard.statistics import bootstrap_mean
+from shardgym.leaderboard.statistics import mean_interval
 
 SMALL = Path(__file__).parents[2] / "examples" / "recipes" / "suite.yaml"
 
@@ -54,7 +54,7 @@ def test_the_ratio_is_a_geometric_mean_over_tasks_and_failures_count_as_the_base
     costs[2:4] = costs_ms("lpt", suite)[2:4]
     logs = np.log(costs / costs_ms("size_greedy", suite))
     assert found.ratio == pytest.approx(np.exp(logs.mean()))
-    assert found.interval == pytest.approx(np.exp(bootstrap_mean(logs)))
+    assert found.interval == pytest.approx(np.exp(mean_interval(logs)))
     assert (found.failed, found.tasks) == (2, 10)
     assert "2 of 10 tasks failed" in str(found)
 

@@ -78,6 +78,46 @@ def test_tables_that_fit_nowhere_are_halved():
     assert len(plan.shards) > task.num_tables
 
 
+def test_where_times_leave_no_room_the_largest_go_first():
+    """By time the first two take a half of each device, so that the third one has no room on either."""
+    task = task_of([(30, 4, 90.0), (30, 4, 80.0), (50, 4, 1.0), (10, 4, 0.5)], (960, 960))
+    with pytest.raises(NoFeasiblePlanError):
+        LPTWhole().solve(task, make_cost("roofline"))
+    assert devices_of(task, make_solver("lpt").solve(task, make_cost("roofline"))) == [1, 1, 0, 0]
+
+
+def test_a_table_of_which_nothing_fits_on_a_device_is_cut_by_rows_and_the_others_by_columns():
+    task = task_of([(1000, 4, 1.0), (100, 8, 1.0), (10, 4, 1.0)], (6000,) * 4)
+    plan = make_solver("lpt").solve(task, make_cost("roofline"))
+    plan.validate(task)
+    assert [plan.kind_of(name, task) for name in ("t0", "t1", "t2")] == ["row_wise", "column_wise", "table_wise"]
+    alone = task_of([(1000, 4, 1.0)], (6000,) * 4)
+    assert len(make_solver("lpt").solve(alone, make_cost("roofline")).shards) == 4
+
+
+def test_rows_that_leave_too_little_room_are_named():
+    """A quarter of the table does not fit on the last device."""
+    task = task_of([(1000, 4, 1.0)], (6000, 6000, 6000, 3000))
+    with pytest.raises(NoFeasiblePlanError, match="cut evenly by rows over all devices, t0 leave too little room"):
+        make_solver("lpt").solve(task, make_cost("roofline"))
+
+
+@pytest.mark.parametrize(("suite", "index"), [("tight8-v2", 29), ("rows8-v1", 28)])
+def test_tasks_of_suites_that_halving_by_time_does_not_solve_have_plans(suite, index):
+    """In the first memory is nearly full, in the second tables have too many rows; `column_greedy` solves the first."""
+    task = load_suite(suite)[index]
+    make_solver("lpt").solve(task, make_cost("roofline")).validate(task)
+    if suite == "tight8-v2":
+        make_solver("column_greedy", patience=1).solve(task, make_cost("roofline")).validate(task)
+
+
+def test_pieces_of_the_same_width_are_priced_once():
+    task = task_of([(100, 64, 1.0)] * 3, (40_000,) * 3)
+    cost = CountingRoofline()
+    pieces = place_with_cuts(task, cost, whole_tables(task, cost))[0]
+    assert cost.calls <= 1 + len({(shard.table, shard.num_columns) for shard in pieces.shards})
+
+
 def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
     task = task_of([(100_000, 128, 50.0), (100, 4, 1.0), (100, 4, 1.0)], (2**30,) * 4)
     cost = make_cost("roofline")

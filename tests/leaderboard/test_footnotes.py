@@ -111,7 +111,7 @@ def test_a_solver_with_another_seed_in_the_same_folder_leaves_all_incomplete(tmp
     run_seeds(tmp_path, ONE, seeds=[0])
     run_seeds(tmp_path, TWO, seeds=[1])
     ranking = ranked(tmp_path)
-    assert {(row.rank, row.completeness) for row in ranking.rows} == {(None, 0.5)}
+    assert {(row.ranks, row.completeness) for row in ranking.rows} == {(None, 0.5)}
     assert about_seeds(ranking) == [
         f"WARNING: solvers ran with different seeds: seed 0 for {ONE}; seed 1 for {TWO}.",
         f"Asked for and without any record: seed 1 for {ONE}; seed 0 for {TWO}.",
@@ -136,7 +136,7 @@ def test_a_seed_that_is_missing_on_one_task_counts(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     (row,) = ranked(tmp_path).rows
-    assert (row.rank, row.completeness) == (None, pytest.approx(5 / 6))
+    assert (row.ranks, row.completeness) == (None, pytest.approx(5 / 6))
 
 
 def test_folders_of_different_seeds_are_complete_and_warned_of(tmp_path):
@@ -326,7 +326,7 @@ def test_a_table_has_three_lines_below_and_the_last_says_where_the_rest_is(tmp_p
     assert footer(rank(board)) == [
         "Judge: lab-cost 1 on lab, modelled. Oracle: roofline. Solvers ran with seed 0; "
         "lpt, the base, has no cost here.",
-        "Failed: 1 of 4 records. They count 2 times the slowest plan of the task. Fewer than 6 tasks: no ranks, no "
+        "Failed: 1 of 4 records, which count nothing: who failed has no rank. Fewer than 6 tasks: no ranks, no "
         "intervals.",
         "Columns, ranks and intervals: docs/boards.md; more notes: shardgym leaderboard --details.",
     ]

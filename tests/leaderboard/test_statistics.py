@@ -1,4 +1,4 @@
-"""Bootstrap intervals and means over tasks, and which measured plans cannot be told from the best."""
+"""Intervals and tests over tasks hold what they promise; which measured plans cannot be told from the best."""
 
 from __future__ import annotations
 
@@ -11,23 +11,104 @@ from shardgym import PlanCost
 from shardgym.cli.plans import is_tie, tie_marks
 from shardgym.costs.plan_cost import infinite
 from shardgym.leaderboard.statistics import (
-    bootstrap_mean,
-    improvement_ends,
+    clearly_ahead,
+    holm,
+    mean_interval,
     mean_ratio,
+    p_values,
     performance_profile,
     probability_of_improvement,
-    resampled_means,
-    shared_ranks,
+    rank_ranges,
+    share_ends,
 )
 
+#: Differences of solvers with equal means: normal, with tails so heavy that they have no variance, and skewed.
+EQUAL = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "heavy tails": lambda rng, shape: rng.standard_t(2, size=shape),
+    "skewed": lambda rng, shape: rng.gamma(2, size=shape) - 2,
+}
 
-def test_the_bootstrap_interval_is_that_of_the_normal_distribution_for_many_tasks():
+
+def at_most(share, cases):
+    """The largest share of so many cases that is seen with 99.9 % where the true one is `share`."""
+    return share + 3.1 * math.sqrt(share * (1 - share) / cases)
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("tasks", [6, 10, 30])
+def test_two_equal_solvers_are_told_apart_in_five_percent_of_cases_at_most(kind, tasks):
+    cases = 1000
+    values = EQUAL[kind](np.random.default_rng(tasks), (cases, tasks))
+    assert (p_values(values) <= 0.05).mean() <= at_most(0.05, cases)
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("tasks", [6, 10, 30])
+@pytest.mark.parametrize("calm", [False, True], ids=["all vary", "one does not"])
+def test_of_five_equal_solvers_any_two_are_told_apart_in_five_percent_of_boards_at_most(kind, tasks, calm):
+    """Where one does not vary, differences from it are as skewed as the others are."""
+    boards = 200
+    logs = EQUAL[kind](np.random.default_rng(tasks), (boards, 5, tasks))
+    if calm:
+        logs[:, 0] = 0.0
+    assert np.mean([clearly_ahead(board).any() for board in logs]) <= at_most(0.05, boards)
+
+
+def test_a_bootstrap_of_percentiles_would_not_pass():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(1000, 6))
+    means = values[:, rng.integers(6, size=(1000, 6))].mean(axis=2)
+    low, high = np.quantile(means, [0.025, 0.975], axis=1)
+    assert ((low > 0) | (high < 0)).mean() > 2 * at_most(0.05, 1000)
+
+
+@pytest.mark.parametrize("tasks", [6, 11, 20])
+def test_an_interval_holds_the_means_that_the_tests_do_not_tell_from_it(tasks):
+    rng = np.random.default_rng(tasks)
+    for _ in range(50):
+        values = rng.gamma(2, size=tasks) - 2 + rng.normal()
+        interval = mean_interval(values)
+        assert interval.contains(0.0) == (p_values(values[None])[0] > 0.05)
+        near = np.array([interval.low - 1e-6, interval.low + 1e-6, interval.high - 1e-6, interval.high + 1e-6])
+        assert (p_values(values - near[:, None]) > 0.05).tolist() == [False, True, True, False]
+
+
+def test_an_interval_is_that_of_the_normal_distribution_for_many_tasks():
     """Mean 1 and standard deviation 2 over 400 values: 1.96 x 2 / 20 = 0.196 to either side."""
     values = np.random.default_rng(1).normal(size=400)
     values = 1 + 2 * (values - values.mean()) / values.std()
-    low, high = bootstrap_mean(values)
-    assert (low, high) == pytest.approx((1 - 0.196, 1 + 0.196), abs=0.015)
-    assert bootstrap_mean(values) == (low, high)
+    assert mean_interval(values) == pytest.approx((1 - 0.196, 1 + 0.196), abs=0.015)
+    assert mean_interval(values) == mean_interval(values)
+
+
+def test_six_tasks_have_64_ways_to_flip_signs():
+    """All differences of one sign are 2 of them; a 99 % interval would need 1 of 200."""
+    values = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])
+    assert p_values(values[None]) == pytest.approx(2 / 64)
+    assert mean_interval(values, 0.01) is None
+    assert mean_interval(values[:5]) is None
+    assert p_values(np.array([values, -values, 0 * values])).tolist() == [2 / 64, 2 / 64, 1.0]
+
+
+def test_holm_compares_the_smallest_with_the_strictest_limit():
+    """0.01 <= 0.05 / 4, 0.016 <= 0.05 / 3, 0.03 > 0.05 / 2, so that the last does not hold either."""
+    assert holm(np.array([0.03, 0.01, 0.04, 0.016])).tolist() == [False, True, False, True]
+    assert holm(np.zeros(0)).tolist() == []
+
+
+def test_ranks_go_from_who_is_ahead_to_who_is_behind():
+    """The first two are ahead of the third, and the first of the fourth as well."""
+    ahead = np.zeros((4, 4), dtype=bool)
+    ahead[0, 2] = ahead[0, 3] = ahead[1, 2] = True
+    assert rank_ranges(ahead) == [(1, 2), (1, 3), (3, 4), (2, 4)]
+
+
+def test_who_is_clearly_ahead_is_cheaper():
+    """Two levels of costs, ten times the noise apart."""
+    noise = np.random.default_rng(0).normal(size=(3, 20))
+    ahead = clearly_ahead(noise + np.array([[10.0], [0.0], [10.0]]))
+    assert np.argwhere(ahead).tolist() == [[1, 0], [1, 2]]
 
 
 def test_the_mean_ratio_is_geometric():
@@ -70,29 +151,6 @@ def test_best_is_what_no_other_ties_with(costs, expected):
     assert tie_marks(costs) == expected
 
 
-def test_tasks_are_drawn_together_for_all_solvers():
-    """Two solvers that differ by a constant differ by it in every resample, however tasks differ."""
-    costs = np.random.default_rng(2).normal(size=(1, 30))
-    means = resampled_means([costs, costs + 0.5])
-    assert np.ptp(means[:, 0]) > 0.5
-    np.testing.assert_allclose(means[:, 1] - means[:, 0], 0.5)
-
-
-def test_seeds_are_drawn_for_every_task_apart():
-    """Eight tasks with seeds at -1 and 1: two draws of each average to a variance of 1 / 16."""
-    means = resampled_means([np.array([[-1.0] * 8, [1.0] * 8])])[:, 0]
-    assert means.std() == pytest.approx(0.25, rel=0.05)
-    assert means.mean() == pytest.approx(0.0, abs=0.02)
-
-
-def test_shared_ranks_start_anew_at_the_first_that_is_clearly_costlier():
-    better = np.zeros((4, 4), dtype=bool)
-    better[0, 2] = better[0, 3] = better[1, 3] = True
-    assert shared_ranks(better) == [1, 1, 3, 3]
-    better[2, 3] = True
-    assert shared_ranks(better) == [1, 1, 3, 4]
-
-
 def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_is_equal():
     """First task: 1 < 2 in one of two pairs, equal in the other. Second task: a failure is costlier than any plan."""
     mine = np.array([[1.0, 5.0], [2.0, 5.0]])
@@ -102,22 +160,12 @@ def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_i
 
 
 def test_intervals_of_improvement_are_those_of_a_share_of_tasks_and_add_up():
-    """The first solver wins on 75 of 100 tasks: a binomial interval of 1.96 x sqrt(0.75 x 0.25 / 100) = 0.085."""
-    mine = np.ones((1, 100))
-    theirs = np.where(np.arange(100) < 75, 2.0, 0.5)[None]
-    low, high = improvement_ends([mine, theirs])
-    assert (low[0, 1], high[0, 1]) == pytest.approx((0.75 - 0.085, 0.75 + 0.085), abs=0.015)
-    np.testing.assert_allclose(low + high.T, 1.0)
-    assert improvement_ends([mine[:, :5], theirs[:, :5]]) is None
-    assert improvement_ends([]) is None
-
-
-def test_seeds_widen_the_interval_of_improvement():
-    """On every task the first solver wins with one seed of two: 16 draws, each of which wins with one half."""
-    two_seeds = np.tile([[1.0], [3.0]], 8)
-    low, high = improvement_ends([two_seeds, np.full((1, 8), 2.0)])
-    assert probability_of_improvement([two_seeds, np.full((1, 8), 2.0)])[0, 1] == 0.5
-    assert (high - low)[0, 1] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 16), abs=0.1)
+    """75 of 100 tasks: Wilson's interval is from 0.657 to 0.825; of all six tasks it still leaves room."""
+    low, high = share_ends(np.array([0.75, 0.25]), 100)
+    assert (low[0], high[0]) == pytest.approx((0.6569, 0.8246), abs=1e-4)
+    assert low + high[::-1] == pytest.approx(1.0)
+    assert share_ends(np.array(1.0), 6)[0] == pytest.approx(6 / (6 + 1.96**2), abs=1e-4)
+    assert share_ends(np.array([0.5]), 5) is None
 
 
 def test_a_performance_profile_is_relative_to_the_best_plan_of_each_task():

@@ -76,15 +76,12 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
     board = ranking.board
     details = Details.of(ranking)
     complete = [n for n, row in enumerate(ranking.rows) if row.completeness == 1]
-    costs = [ranking.rows[n].relative if ranking.has_base else 1 + ranking.rows[n].gap for n in complete]
+    relative = ranking.relative_costs()
+    costs = [relative[n] for n in complete]
     times = [ranking.rows[n].median_s for n in complete]
     front = pareto_front(np.array(times), np.array(costs))
     failing = [ranking.results[n].failing_ms for n in complete]
     profile = performance_profile(failing, FACTORS) if complete else np.zeros((0, FACTORS.size))
-    reference_ms = ranking.base_ms
-    if not ranking.has_base:  # then it is the best plan of each task
-        known = [np.where(np.isfinite(own), own, np.inf) for own in ranking.counted_ms]
-        reference_ms = np.concatenate(known).min(axis=0)
     tasks = {index: board.task(index) for index in board.tasks}
     return {
         "title": title(ranking),
@@ -101,7 +98,7 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
                 "interval": _ends(ranking.rows[n].relative_interval if ranking.has_base else None),
                 "seconds": _rounded(seconds),
                 "front": bool(front[number]),
-                "ratios": _numbers(np.exp(np.log(ranking.counted_ms[n]).mean(axis=0)) / reference_ms),
+                "ratios": _numbers(np.exp(np.log(ranking.counted_ms[n]).mean(axis=0)) / ranking.reference_ms),
                 "profile": _numbers(profile[number]),
             }
             for number, (n, cost, seconds) in enumerate(zip(complete, costs, times, strict=True))

@@ -36,7 +36,7 @@ _BUSY = 1.5
 _BUSY_S = 0.1
 
 #: Starts of notes that stand below every table.
-_CAREFUL = ("WARNING", "Non-default settings", "Not measured again")
+_CAREFUL = ("WARNING", "Screening", "Non-default settings", "Not measured again")
 
 
 def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:

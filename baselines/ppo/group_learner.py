@@ -140,7 +140,7 @@ class GroupLearner(Learner):
         losses = []
         for _ in range(self._settings.imitation_updates):
             rows = rng.integers(len(examples.chosen), size=self._settings.imitated)
-            picked = Decisions(*(part[rows] for part in examples))
+            picked = Decisions._make(part[rows] for part in examples)
             loss = nn.functional.cross_entropy(self._logits(picked), torch.from_numpy(picked.chosen))
             self._update(loss)
             losses.append(loss.item())
@@ -172,7 +172,7 @@ class GroupLearner(Learner):
         for position in rng.permutation(positions)[: settings.tasks].tolist():
             played = self._episodes[position].play(self.network, settings.episodes, rng, keep=True)
             known = np.isfinite(played.step_ms)
-            stuck += settings.episodes - np.count_nonzero(known)
+            stuck += int(np.count_nonzero(~known))
             if not known.any():
                 continue
             logs = np.log(np.where(known, played.step_ms, 1.0))
@@ -191,7 +191,7 @@ class GroupLearner(Learner):
         count = len(advantages)
         updates = -(-count // settings.decisions)
         for rows in np.array_split(rng.permutation(count), updates):
-            picked = Decisions(*(part[rows] for part in decisions))
+            picked = Decisions._make(part[rows] for part in decisions)
             now = _log_probabilities(self._logits(picked), torch.from_numpy(picked.chosen))
             ratio = (now - before[rows]).exp()
             limited = ratio.clamp(1 - _CLIP, 1 + _CLIP)
@@ -205,13 +205,13 @@ class GroupLearner(Learner):
     def _update(self, loss: Tensor) -> None:
         optimizer = self.optimizers[0]
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.network.parameters(), _MAX_GRADIENT)
         optimizer.step()
 
 
 def _joined(decisions: Sequence[Decisions]) -> Decisions:
-    return Decisions(*(np.concatenate(parts) for parts in zip(*decisions, strict=True)))
+    return Decisions._make(np.concatenate(parts) for parts in zip(*decisions, strict=True))
 
 
 def _log_probabilities(scores: Tensor, chosen: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class SetNetwork(nn.Module):
         first, *others = self.device_score
         assert isinstance(first, nn.Linear)
         # The first layer is linear in the scene, which is the same for all devices: no need to repeat it.
-        of_scene, of_devices = first.weight.split([scene.shape[1], WIDTH], dim=1)
+        of_scene, of_devices = first.weight[:, : scene.shape[1]], first.weight[:, scene.shape[1] :]
         hidden = (scene @ of_scene.T + first.bias)[:, None] + devices @ of_devices.T
         for layer in others:
             hidden = layer(hidden)

@@ -3,10 +3,10 @@
     python benchmarks/generalisation.py [--tasks 30] [--seeds 3] [--json] [--page docs/solvers.md]
 
 Every axis is a fixed split: draws from the test half of a pool, which no policy has seen, sized like dlrm4-v2 but for
-one thing. Policies have their weights for four devices, three seeds each, and are not trained any further. Solvers ask
-the simulator's oracle, its judge scores. A figure is the geometric mean of costs over those of `lpt`; a failure counts
-as the plan of `lpt`, and how many tasks failed is told behind it. Below the policies are the floors of their
-environments, and a search.
+one thing. Policies have their weights for four devices, or for any number where these are all there are, three seeds
+each, and are not trained any further. Solvers ask the simulator's oracle, its judge scores. A figure is the geometric
+mean of costs over those of `lpt`; a failure counts as the plan of `lpt`, and how many tasks failed is told behind it.
+Below the policies are the floors of their environments, and a search.
 """
 
 from __future__ import annotations
@@ -47,8 +47,13 @@ AXES: dict[str, dict[str, Any]] = {
     "other widths": {"dims": (12, 24, 48, 96, 192)},
     "other skew": {"pool": "synthetic-2022", "batch_size": 16384},
 }
-#: Solvers that ship with weights, and the suite whose training tasks they were fitted on.
-POLICIES = {"ppo_columns": "dlrm4-v2", "ppo": "dlrm4-v1", "dreamshard": "dlrm4-v1", "autoshard": "dlrm4-v1"}
+#: Solvers that ship with weights, and the suites whose training tasks they were fitted on.
+POLICIES = {
+    "ppo_columns": "dlrm4-v2+dlrm8-v2+wide8-v2+tight4-v2+tight8-v2+hetero4-v2",
+    "ppo": "dlrm4-v1",
+    "dreamshard": "dlrm4-v1",
+    "autoshard": "dlrm4-v1",
+}
 OTHERS = ("lookahead_columns", "lookahead", "neuroshard")
 BASE = "lpt"
 
@@ -117,7 +122,7 @@ def table(tasks: dict[str, list[ShardingTask]], seeds: range) -> list[dict[str, 
 
 
 def policy(name: str, seeds: range) -> list[Solver]:
-    """Return a policy with its weights of each seed, for four devices, whatever tasks have."""
+    """Return a policy with the weights above of each seed, whatever tasks have."""
     folder = Path(learned.__file__).parents[1] / "weights" / name / POLICIES[name]
     return [make_solver(name, weights=folder / f"seed-{seed}") for seed in seeds]
 

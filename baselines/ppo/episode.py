@@ -9,6 +9,8 @@ without a plan, as a shard fits nowhere and no halvings are left, these halve on
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,81 +41,178 @@ _LOADS = slice(DEVICE_FEATURES.index("bytes_share"), DEVICE_FEATURES.index("tabl
 _NOW, _WITH_NEXT = range(len(DEVICE_FEATURES), len(DEVICE_FEATURES) + len(TIME_FEATURES))
 
 
-def place_by_score(
-    network: SetNetwork,
-    task: ShardingTask,
-    costs: AdditiveCosts,
-    order: str,
-    max_splits: int | None = None,
-    *,
-    episodes: int = 1,
-    seed: int = 0,
-) -> ShardingPlan:
-    """Return the cheapest plan of episodes in TableWise, or in ColumnWise if there is a number of halvings.
+class Decisions(NamedTuple):
+    """Actions of n episodes, and what was seen before them.
+
+    Attributes:
+        episodes: their numbers, shape (n,).
+        table: entry "table" of the observations, shape (n, 25).
+        devices: entries "devices" and "times", shape (n, D, 9).
+        rest: entries "progress", "remaining" and "splits", shape (n, 8).
+        valid: actions that were valid, shape (n, D + 1).
+        chosen: actions, shape (n,).
+        scores: of all actions, minus infinity where they are not valid, shape (n, D + 1).
+    """
+
+    episodes: Ints
+    table: Floats
+    devices: Floats
+    rest: Floats
+    valid: Bools
+    chosen: Ints
+    scores: Floats
+
+
+#: Chooses actions from numbers of episodes, their shards, and what is seen, see `Decisions`; returns scores, too.
+Choose = Callable[[Ints, Ints, Floats, Floats, Bools], tuple[Ints, Floats]]
+
+
+class Played(NamedTuple):
+    """What N episodes ended with.
+
+    Attributes:
+        step_ms: cost of the plans; infinite where there is none, shape (N,).
+        placed: of each, numbers of shards in the catalog, their first columns and devices, in the order of placing.
+        decisions: of every step, where asked for.
+        reason: why the first episode that got stuck did; empty where none did.
+    """
+
+    step_ms: Floats
+    placed: list[list[tuple[int, int, int]]]
+    decisions: list[Decisions]
+    reason: str
+
+
+class Episodes:
+    """Plays episodes of TableWise, or of ColumnWise if there is a number of halvings.
 
     Args:
-        network: scores actions.
         task: the task.
         costs: price devices, and the plans in the end.
         order: in which tables come up, one of `ORDERS`.
         max_splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
-        episodes: N. Nothing is drawn in the first one; of equally cheap plans the first counts.
-        seed: of what is drawn in the others.
-
-    Raises:
-        NoFeasiblePlanError: in every episode a shard fits nowhere any more.
     """
-    catalog = ShardCatalog(order, task.num_devices, None if max_splits is None else SplitLimits(max_splits))
-    catalog.number(task)
-    sizes = catalog.shard["bytes"]
-    halvable = catalog.shard["halvable"]
-    policy = ArrayScores(network, catalog.shard["features"], halves=max_splits is not None)
-    queues = _Queues(catalog, max_splits, episodes)
-    devices = _Devices(task, catalog, costs, episodes)
-    rng = np.random.default_rng(seed)
-    going = np.arange(episodes)
-    stuck = np.zeros(episodes, dtype=np.bool_)
-    reason = ""
-    while len(going):
-        shards = queues.next(going)
-        fits = devices.room[going] >= sizes[shards][:, None]
-        fits_somewhere = fits.any(axis=1)
-        # Where tables are placed whole, no shard of the catalog is halvable.
-        can_halve = halvable[shards] & (~fits_somewhere | (queues.splits[going] < (max_splits or 0)))
-        lost = ~(can_halve | fits_somewhere)
-        if np.count_nonzero(lost):
-            first = int(np.flatnonzero(lost)[0])
-            reason = reason or _why(catalog, int(shards[first]), devices.room[going[first]])
-            stuck[going[lost]] = True
-            going, shards = going[~lost], shards[~lost]
-            fits, can_halve = fits[~lost], can_halve[~lost]
-            if not len(going):
-                break
-        scores = policy.scores(policy.of_steps(shards, queues.observe(going, shards)), devices.observe(going, shards))
-        if episodes > 1:
+
+    def __init__(self, task: ShardingTask, costs: AdditiveCosts, order: str, max_splits: int | None = None) -> None:
+        self._task = task
+        self._costs = costs
+        self._max_splits = max_splits
+        self._catalog = ShardCatalog(order, task.num_devices, None if max_splits is None else SplitLimits(max_splits))
+        self._catalog.number(task)
+
+    def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
+        """Return the cheapest plan of episodes; of equally cheap plans the first counts.
+
+        Args:
+            network: scores actions.
+            episodes: N. Nothing is drawn in the first one.
+            seed: of what is drawn in the others.
+
+        Raises:
+            NoFeasiblePlanError: in every episode a shard fits nowhere any more.
+        """
+        played = self.play(network, episodes, np.random.default_rng(seed))
+        cheapest = int(played.step_ms.argmin())
+        if np.isinf(played.step_ms[cheapest]):
+            raise NoFeasiblePlanError(played.reason)
+        placed = self._catalog.placed(*np.array(played.placed[cheapest]).T)
+        return ShardingPlan.of(self._task, [shard for one in placed for shard in one.in_plan()])
+
+    def play(self, network: SetNetwork, episodes: int, rng: np.random.Generator, *, keep: bool = False) -> Played:
+        """Play episodes, all at once. In the first one the valid action with the highest score always wins.
+
+        Args:
+            network: scores actions.
+            episodes: N.
+            rng: of what is drawn in the others, with scores as logits.
+            keep: whether decisions are returned.
+        """
+        policy = ArrayScores(network, self._catalog.shard["features"], halves=self._max_splits is not None)
+
+        def choose(going: Ints, shards: Ints, devices: Floats, rest: Floats, valid: Bools) -> tuple[Ints, Floats]:
+            scores = np.where(valid, policy.scores(policy.of_steps(shards, rest), devices), -np.inf)
+            if episodes == 1:
+                return scores.argmax(axis=1), scores
             # The highest of scores with Gumbel noise is a draw from their softmax.
             noise = rng.gumbel(size=(episodes, scores.shape[1]))
             noise[0] = 0.0
-            scores += noise[going]
-        valid = np.concatenate([fits, can_halve[:, None]], axis=1)
-        chosen = np.where(valid, scores, -np.inf).argmax(axis=1)
-        halving = chosen == task.num_devices
-        if np.count_nonzero(halving):
-            queues.halve(going[halving])
-            devices.expect(going[halving], queues.count)
-            placing = ~halving
-            if np.count_nonzero(placing):
-                queues.place(going[placing], shards[placing], chosen[placing])
-                devices.place(going[placing], shards[placing], chosen[placing])
-        else:
-            queues.place(going, shards, chosen)
-            devices.place(going, shards, chosen)
-        going = going[queues.waits(going)]
-    if stuck.all():
-        raise NoFeasiblePlanError(reason)
-    cheapest = np.where(stuck, np.inf, devices.step_ms()).argmin() if episodes > 1 else 0
-    shards_of_plan, starts, holders = np.array(queues.placed[cheapest]).T
-    return ShardingPlan.of(task, [s for one in catalog.placed(shards_of_plan, starts, holders) for s in one.in_plan()])
+            return (scores + noise[going]).argmax(axis=1), scores
+
+        return self._play(choose, episodes, keep=keep)
+
+    def follow(self, plan: ShardingPlan) -> list[Decisions]:
+        """Return the decisions that lead to a plan, whose shards are halves of halves; none where it has others.
+
+        Nor where it takes more halvings than there are. Of equal shards, the first to come up goes to the device of
+        these that computes least with it.
+        """
+        of_shard = self._catalog.shard
+        left: dict[tuple[str, int], list[int]] = {}
+        for shard in plan.shards:
+            left.setdefault((shard.table, shard.num_columns), []).append(shard.devices[0])
+        lost = False
+
+        def choose(going: Ints, shards: Ints, devices: Floats, rest: Floats, valid: Bools) -> tuple[Ints, Floats]:
+            del going, rest
+            nonlocal lost
+            wanted = left.get((of_shard["name"][shards[0]], int(of_shard["width"][shards[0]])))
+            chosen = valid.shape[1] - 1
+            if wanted:
+                chosen = min(wanted, key=lambda device: (devices[0, device, _WITH_NEXT], device))
+                wanted.remove(chosen)
+            if not valid[0, chosen]:
+                lost = True
+                chosen = int(valid[0].argmax())
+            return np.array([chosen]), np.zeros(valid.shape)
+
+        decisions = self._play(choose, 1, keep=True).decisions
+        return [] if lost else decisions
+
+    def _play(self, choose: Choose, episodes: int, *, keep: bool) -> Played:
+        catalog = self._catalog
+        sizes = catalog.shard["bytes"]
+        halvable = catalog.shard["halvable"]
+        queues = _Queues(catalog, self._max_splits, episodes)
+        devices = _Devices(self._task, catalog, self._costs, episodes)
+        going = np.arange(episodes)
+        stuck = np.zeros(episodes, dtype=np.bool_)
+        decisions: list[Decisions] = []
+        reason = ""
+        while len(going):
+            shards = queues.next(going)
+            fits = devices.room[going] >= sizes[shards][:, None]
+            fits_somewhere = fits.any(axis=1)
+            # Where tables are placed whole, no shard of the catalog is halvable.
+            can_halve = halvable[shards] & (~fits_somewhere | (queues.splits[going] < (self._max_splits or 0)))
+            lost = ~(can_halve | fits_somewhere)
+            if np.count_nonzero(lost):
+                first = int(np.flatnonzero(lost)[0])
+                reason = reason or _why(catalog, int(shards[first]), devices.room[going[first]])
+                stuck[going[lost]] = True
+                going, shards = going[~lost], shards[~lost]
+                fits, can_halve = fits[~lost], can_halve[~lost]
+                if not len(going):
+                    break
+            rest = queues.observe(going, shards)
+            seen = devices.observe(going, shards)
+            valid = np.concatenate([fits, can_halve[:, None]], axis=1)
+            chosen, scores = choose(going, shards, seen, rest, valid)
+            if keep:
+                table = catalog.shard["features"][shards]
+                decisions.append(Decisions(going, table, seen, rest, valid, chosen, scores))
+            halving = chosen == self._task.num_devices
+            if np.count_nonzero(halving):
+                queues.halve(going[halving])
+                devices.expect(going[halving], queues.count)
+                placing = ~halving
+                if np.count_nonzero(placing):
+                    queues.place(going[placing], shards[placing], chosen[placing])
+                    devices.place(going[placing], shards[placing], chosen[placing])
+            else:
+                queues.place(going, shards, chosen)
+                devices.place(going, shards, chosen)
+            going = going[queues.waits(going)]
+        return Played(np.where(stuck, np.inf, devices.step_ms()), queues.placed, decisions, reason)
 
 
 def _why(catalog: ShardCatalog, shard: int, room: Floats) -> str:

@@ -79,9 +79,32 @@ class SetNetwork(nn.Module):
         return torch.cat([self.table(seen["table"]), mean, seen["progress"], seen["remaining"], splits], dim=1), devices
 
     def _score(self, scene: Tensor, devices: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
-        in_scene = torch.cat([scene[:, None].expand(-1, devices.shape[1], -1), devices], dim=2)
-        scores: Tensor = self.device_score(in_scene)[:, :, 0]
+        first, *others = self.device_score
+        assert isinstance(first, nn.Linear)
+        # The first layer is linear in the scene, which is the same for all devices: no need to repeat it.
+        of_scene, of_devices = first.weight[:, : scene.shape[1]], first.weight[:, scene.shape[1] :]
+        hidden = (scene @ of_scene.T + first.bias)[:, None] + devices @ of_devices.T
+        for layer in others:
+            hidden = layer(hidden)
+        scores = hidden[:, :, 0]
         return torch.cat([scores, self.halving_score(scene)], dim=1) if "splits" in seen else scores
+
+
+def observations_of(table: Floats, devices: Floats, rest: Floats) -> dict[str, Tensor]:
+    """Return observations of n episodes of ColumnWise as `SetNetwork` takes them, in single precision.
+
+    Args:
+        table: entry "table", shape (n, 25).
+        devices: entries "devices" and "times", shape (n, D, 9).
+        rest: entries "progress", "remaining" and "splits", shape (n, 8).
+    """
+    of_devices, times = np.split(devices, [_PER_DEVICE["devices"]], axis=2)
+    progress, remaining, splits = np.split(rest, [1, 1 + len(REMAINING_FEATURES)], axis=1)
+    entries = {
+        "table": table, "devices": of_devices, "times": times, "progress": progress, "remaining": remaining,
+        "splits": splits,
+    }  # fmt: skip
+    return {name: torch.from_numpy(part.reshape(len(part), -1)).float() for name, part in entries.items()}
 
 
 class ArrayScores:

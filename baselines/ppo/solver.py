@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -17,7 +16,8 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
-from baselines.ppo.episode import place_by_score
+from baselines.ppo.episode import Episodes
+from baselines.ppo.group_learner import GroupLearner, GroupSettings
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -30,13 +30,13 @@ from shardgym.task import ShardingTask
 Count = Annotated[Whole, Field(ge=1)]
 Weight = Annotated[float, Field(ge=0)]
 
-#: Halvings in an episode at most: the published depth of NeuroShard's search over splits.
-MAX_SPLITS = 10
+#: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
+MAX_SPLITS = 16
 
 #: Tables that take longest come up first, so that the last ones can even out what is left.
 ORDER = "lookup"
 
-#: What environments are made with; `place_by_score` plays by the same rules.
+#: What environments are made with; `Episodes` plays by the same rules.
 _PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
 ENV_ARGUMENTS = {"TableWise": _PLAYED_WITH, "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS}}
 
@@ -65,42 +65,26 @@ class PpoSettings(Record):
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
-class Ppo(LearnedSolver[SetNetwork]):
-    """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) with a policy that sees devices as a set.
+class SetPolicySolver(LearnedSolver[SetNetwork]):
+    """Plays an environment by its rules, without the environment, with a policy that sees devices as a set.
 
-    It plays `ShardGym/TableWise-v0`. Tables come in descending order of columns times pooling factor, and observations
-    have times: what each device computes now and with the next table. Invalid actions are masked.
+    Tables come in descending order of columns times pooling factor, and observations have times: what each device
+    computes now and with the next table. Invalid actions are masked. So the oracle is asked while solving, too, for
+    every device at every step. It must be additive, as "simulator" and "roofline" are.
 
-    Solving plays an episode by the same rules, without the environment; the valid action with the highest score always
-    wins. So the oracle is asked while solving, too, for every device at every step. It must be additive, as "simulator"
-    and "roofline" are.
-
-    Fitting needs the extra `rl`, solving does not. See `LearnedSolver` for arguments, fitting and files, and
-    `PpoSettings` for the settings.
+    See `LearnedSolver` for arguments, fitting and files.
 
     Attributes:
-        env: name of the environment.
         episodes: that are played at once when solving; the cheapest plan by the oracle is taken.
     """
 
-    name: ClassVar[str] = "ppo"
-    settings_type: ClassVar[type[Record]] = PpoSettings
-    default_steps: ClassVar[int] = 40
     architecture: ClassVar[dict[str, Any]] = {"width": WIDTH}
-    env: ClassVar[str] = "TableWise"
     episodes: ClassVar[int] = 1
-    settings: PpoSettings
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
         """See `LearnedSolver`; what environments show has a scale of its own."""
         del scale
         return SetNetwork()
-
-    def make_learner(
-        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
-        """See `LearnedSolver`; `MissingDependencyError` when the extra `rl` is not installed."""
-        return PpoLearner(network, tasks, oracle, steps, self.settings, self.env)
 
     def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the cheapest plan of `episodes`; in the first one the valid action with the highest score always wins.
@@ -114,9 +98,10 @@ class Ppo(LearnedSolver[SetNetwork]):
         """
         costs = self._additive(cost)
         max_splits = MAX_SPLITS if network.halves else None
-        play = functools.partial(
-            place_by_score, network, task, costs, max_splits=max_splits, episodes=self.episodes, seed=seed
-        )
+
+        def play(order: str) -> ShardingPlan:
+            return Episodes(task, costs, order, max_splits).plan(network, episodes=self.episodes, seed=seed)
+
         try:
             try:
                 return play(ORDER)
@@ -142,19 +127,45 @@ class Ppo(LearnedSolver[SetNetwork]):
         return costs
 
 
-class PpoColumns(Ppo):
-    """`Ppo` that plays `ShardGym/ColumnWise-v0`, where it may halve shards.
+class Ppo(SetPolicySolver):
+    """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) that plays `ShardGym/TableWise-v0`.
+
+    Solving plays one episode; the valid action with the highest score always wins. Fitting needs the extra `rl`,
+    solving does not. See `PpoSettings` for the settings.
+    """
+
+    name: ClassVar[str] = "ppo"
+    settings_type: ClassVar[type[Record]] = PpoSettings
+    default_steps: ClassVar[int] = 40
+    settings: PpoSettings
+
+    def make_learner(
+        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> Learner:
+        """See `LearnedSolver`; `MissingDependencyError` when the extra `rl` is not installed."""
+        return PpoLearner(network, tasks, oracle, steps, self.settings)
+
+
+class PpoColumns(SetPolicySolver):
+    """A policy that plays `ShardGym/ColumnWise-v0`, where it may halve shards; see `GroupLearner` for its training.
 
     Solving plays 16 episodes at once. In all but the first one actions are drawn; the plan that the oracle says is the
-    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first.
-
-    It trains four times as long: what to halve is learned later than where to place.
+    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first. See
+    `GroupSettings` for the settings.
     """
 
     name: ClassVar[str] = "ppo_columns"
+    settings_type: ClassVar[type[Record]] = GroupSettings
     default_steps: ClassVar[int] = 160
-    env: ClassVar[str] = "ColumnWise"
     episodes: ClassVar[int] = 16
+    settings: GroupSettings
+
+    def make_learner(
+        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> Learner:
+        """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
+        costs = self._additive(oracle.cost)
+        return GroupLearner(network, tasks, oracle, steps, self.settings, costs, ORDER, MAX_SPLITS)
 
 
 class PpoLearner(Learner):
@@ -166,7 +177,6 @@ class PpoLearner(Learner):
         oracle: what rewards come from; every placement that is rewarded counts as a query.
         steps: of training in all.
         settings: how.
-        env: name of the environment that is played.
 
     Raises:
         MissingDependencyError: the extra `rl` is not installed.
@@ -182,7 +192,6 @@ class PpoLearner(Learner):
         oracle: TrainingOracle,
         steps: int,
         settings: PpoSettings,
-        env: str,
     ) -> None:
         sb3_contrib = import_extra("sb3_contrib", "fitting ppo", "rl")
         from stable_baselines3.common.logger import Logger
@@ -200,15 +209,11 @@ class PpoLearner(Learner):
         self._steps = steps
         self._settings = settings
         self._learning_rate = settings.learning_rate
-        network.halves.fill_(env == "ColumnWise")
         envs = gymnasium.make_vec(
-            f"ShardGym/{env}-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
-            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS[env],
+            "ShardGym/TableWise-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
+            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS["TableWise"],
         )  # fmt: skip
         longest = max(task.num_tables for task in tasks)
-        if env == "ColumnWise":
-            # A halving takes a step and leaves one shard more to place.
-            longest += 2 * MAX_SPLITS
         with _seeded(0):
             self._model = sb3_contrib.MaskablePPO(
                 SetPolicy,

@@ -219,9 +219,20 @@ def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
+def _source(suites: list[str], seed: int) -> str:
+    """Say where training tasks come from."""
+    if len(suites) == 1:
+        return f"train half of the pool of {suites[0]}, drawn like its tasks with seed {seed}"
+    listed = f"{', '.join(suites[:-1])} and {suites[-1]}"
+    return f"train halves of the pools of {listed}, drawn like their tasks with seed {seed}"
+
+
 @click.command("fit", cls=Command)
 @click.argument("solver_name", metavar="SOLVER")
-@click.option("--suite", "suite_name", required=True, metavar="NAME", help="Tasks like those of this suite.")
+@click.option(
+    "--suite", "suite_names", required=True, multiple=True, metavar="NAME",
+    help="Tasks like those of this suite; repeatable, for as many of each.",
+)  # fmt: skip
 @click.option("--oracle", metavar="NAME", help=f"The cost to learn from, {NOTATION} (default: the suite's).")
 @click.option("--tasks", "num_tasks", type=positive, default=NUM_TASKS, metavar="N", help="Training tasks to draw.")
 @click.option("--seed", type=natural, default=0, help="Of the draw and of training.")
@@ -233,7 +244,7 @@ def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
 @json_option
 def fit(
     solver_name: str,
-    suite_name: str,
+    suite_names: tuple[str, ...],
     oracle: str | None,
     num_tasks: int,
     seed: int,
@@ -250,9 +261,9 @@ def fit(
     needs fit(tasks, cost, seed) and save(folder).
 
     Tasks are drawn like those of the suite, but from the train half of its pool: no table of the suite is ever seen.
-    Costs are asked of the oracle. FOLDER gets the weights (safetensors), a card (JSON), and meanwhile a checkpoint and
-    the learning curve. Killed at any moment, the same command with --resume continues and gives the same weights as if
-    nothing had happened. Use them with --solver SOLVER,weights=FOLDER.
+    Costs are asked of the oracle, by default that of the first suite. FOLDER gets the weights (safetensors), a card
+    (JSON), and meanwhile a checkpoint and the learning curve. Killed at any moment, the same command with --resume
+    continues and gives the same weights as if nothing had happened. Use them with --solver SOLVER,weights=FOLDER.
     """
     from shardgym.envs.tasks import training_tasks
 
@@ -261,10 +272,11 @@ def fit(
     learn = getattr(solver, "fit", None)
     if not callable(learn) or not callable(getattr(solver, "save", None)):
         raise InputError(f"solver '{name}' learns nothing: it has no fit(tasks, cost, seed) and save(folder)")
-    suite = load_suite(suite_name)
-    choice = suite.track().oracle if oracle is None else CostChoice(*parse_spec(oracle))
+    suites = [load_suite(suite_name) for suite_name in suite_names]
+    names = [suite.name for suite in suites]
+    choice = suites[0].track().oracle if oracle is None else CostChoice(*parse_spec(oracle))
     cost = make_cost(choice.cost, **choice.settings)
-    out = out or Path("weights") / name.replace(":", ".") / suite.name / f"seed-{seed}"
+    out = out or Path("weights") / name.replace(":", ".") / "+".join(names) / f"seed-{seed}"
     given = {
         "--steps": ("steps", steps),
         "--minutes": ("minutes", minutes),
@@ -275,11 +287,11 @@ def fit(
         if value is not None and not takes(learn, option):
             raise InputError(f"{flag}: fit() of this solver takes no '{option}': leave it out")
     options: dict[str, Any] = {option: value for option, value in given.values() if value is not None}
-    tasks = training_tasks(suite_name, num_tasks, seed)
+    tasks = training_tasks(suite_names, num_tasks, seed)
     quiet = {
         "checkpoint_dir": out,
         "progress": not as_json,
-        "source": f"train half of the pool of {suite.name}, drawn like its tasks with seed {seed}",
+        "source": _source(names, seed),
     }
     options |= {option: value for option, value in quiet.items() if takes(learn, option)}
     try:

@@ -218,21 +218,29 @@ class PoolTasks(Sequence[ShardingTask]):
         return task
 
 
-def training_tasks(suite: str, count: int, seed: int = 0) -> list[ShardingTask]:
-    """Draw tasks to fit a solver on: like those of a suite, from the train half of the suite's own pool.
+def training_tasks(suites: str | Sequence[str], count: int, seed: int = 0) -> list[ShardingTask]:
+    """Draw tasks to fit a solver on: like those of suites, from the train half of each suite's own pool.
 
-    Groups of the suite take turns.
+    Tasks of a suite are together, as every tenth task may be kept for validation; its groups take turns.
 
     Args:
-        suite: name or path of a suite whose tasks are drawn at random from the test half of a pool.
+        suites: name or path of a suite whose tasks are drawn at random from the test half of a pool, or several.
         count: tasks, at least 1.
         seed: of the draw.
 
     Raises:
-        InputError: the suite's tasks are not drawn from a test half, so that no other half is left to learn from.
+        InputError: a suite's tasks are not drawn from a test half, so that no other half is left to learn from.
         UnknownNameError: no such suite.
     """
     check_int("count", count, 1)
+    check_int("seed", seed)
+    names = [suites] if isinstance(suites, str) else list(suites)
+    ends = np.linspace(0, count, len(names) + 1).round().astype(int).tolist()
+    shares = [last - first for first, last in itertools.pairwise(ends)]
+    return [task for name, share in zip(names, shares, strict=True) for task in _drawn_like(name, share, seed)]
+
+
+def _drawn_like(suite: str, count: int, seed: int) -> list[ShardingTask]:
     source = load_suite(suite).source
     if not isinstance(source, DrawnSource) or source.spec.half != "test":
         raise InputError(
@@ -241,5 +249,5 @@ def training_tasks(suite: str, count: int, seed: int = 0) -> list[ShardingTask]:
         )
     tasks = PoolTasks(source.spec.pool, suite)
     num_groups = len(source.groups)
-    positions = np.random.default_rng(check_int("seed", seed)).permutation(PER_GROUP)
+    positions = np.random.default_rng(seed).permutation(PER_GROUP)
     return [tasks[int(positions[i // num_groups]) * num_groups + i % num_groups] for i in range(count)]

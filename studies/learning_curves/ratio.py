@@ -1,18 +1,17 @@
-"""What plans of a policy cost over the reference of their task while it is trained.
+"""What plans of `ppo_columns` cost over the reference of their task while it is trained.
 
-    python studies/learning_curves/ratio.py [--solver ppo_columns] [--suite dlrm4-v2] [--steps 160] [--tasks 300]
+    python studies/learning_curves/ratio.py [--suite dlrm4-v2 --suite tight8-v2] [--steps 160] [--tasks 600]
         [--csv studies/learning_curves/ratio.csv] [--plot studies/learning_curves/ratio.png]
 
-The solver is fitted as `shardgym fit` does it, with the simulator as the oracle. The ratio is the mean
-of `info["ratio"]` over all complete episodes of a step, as `shardgym.envs.sb3.RatioLog` logs it: 1 is as good as LPT
-with halving. They are drawn from the policy that learns, so exploration is in it.
+The solver is fitted as `shardgym fit` does it, with the simulator as the oracle. The ratio is the mean over all
+complete episodes of a step, those of imitation left out: 1 is as good as LPT with halving where memory is unlimited
+(`shardgym.envs.reference`). They are drawn from the policy that learns, so exploration is in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import os
 import time
 from pathlib import Path
@@ -23,86 +22,103 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from baselines.ppo.solver import Ppo, PpoColumns, PpoLearner
+from baselines.ppo.episode import Episodes, Played
+from baselines.ppo.group_learner import GroupLearner
+from baselines.ppo.solver import MAX_SPLITS, ORDER, PpoColumns
 from shardgym import make_cost
-from shardgym.envs.sb3 import RatioLog
+from shardgym.envs.reference import references_ms
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import import_extra
 
-SOLVERS = {solver.name: solver for solver in (Ppo, PpoColumns)}
-FIELDS = ("step", "cpu_s", "episodes", "complete", "ratio", "return")
+#: Of the shipped weights.
+SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
+FIELDS = ("step", "cpu_s", "episodes", "complete", "ratio")
 
 
-class Counted(RatioLog):
-    """Counts episodes, too."""
+class Recorded:
+    """Episodes of a task that write down what their plans cost over its reference.
 
-    def __init__(self) -> None:
-        super().__init__(window=10**6)
-        self.episodes = 0
+    Args:
+        episodes: that are played.
+        reference_ms: of the task.
+        ratios: what costs are appended to; infinite where an episode ended without a plan.
+    """
 
-    def forget(self) -> None:
-        """Begin a step of training."""
-        self._ratios.clear()
-        self.episodes = 0
+    def __init__(self, episodes: Episodes, reference_ms: float, ratios: list[float]) -> None:
+        self.follow = episodes.follow
+        self._play = episodes.play
+        self._reference_ms = reference_ms
+        self._ratios = ratios
 
-    @property
-    def complete(self) -> int:
-        """Episodes that ended with a complete plan."""
-        return len(self._ratios)
-
-    def _on_step(self) -> bool:
-        self.episodes += sum("ratio" in info for info in self.locals["infos"])
-        return super()._on_step()
+    def play(self, *arguments: Any, **settings: Any) -> Played:
+        """See `Episodes`."""
+        played = self._play(*arguments, **settings)
+        self._ratios += (played.step_ms / self._reference_ms).tolist()
+        return played
 
 
-class LoggedLearner(PpoLearner):
+class LoggedLearner(GroupLearner):
     """The learner of the solver, which writes down what its episodes cost."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._log = Counted()
-        self._model.learn = functools.partial(self._model.learn, callback=self._log)
+        self._ratios: list[float] = []
+        references = references_ms(self.oracle.cost, self.oracle.cost.additive(), self._tasks)
+        self._episodes = [
+            Recorded(episodes, ms, self._ratios)
+            for episodes, ms in zip(self._episodes, references.tolist(), strict=True)
+        ]
         self._started = time.process_time()
         self.rows: list[dict[str, float]] = []
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """See `PpoLearner`."""
-        self._log.forget()
+        """See `GroupLearner`."""
+        self._ratios.clear()
         figures = super().step(number, rng)
-        ratio = self._model.logger.name_to_value["rollout/ratio_mean"]
-        values = number, time.process_time() - self._started, self._log.episodes, self._log.complete, ratio
-        self.rows.append(dict(zip(FIELDS, (*values, figures["reward"]), strict=True)))
+        if not self._ratios:  # a step of imitation
+            return figures
+        ratios = np.array(self._ratios)
+        complete = np.isfinite(ratios)
+        mean = float(ratios[complete].mean()) if complete.any() else float("nan")
+        values = number, time.process_time() - self._started, len(ratios), int(complete.sum()), mean
+        self.rows.append(dict(zip(FIELDS, values, strict=True)))
         print({name: round(float(value), 3) for name, value in self.rows[-1].items()}, flush=True)
         return figures
+
+
+class Logged(PpoColumns):
+    """The solver with that learner."""
+
+    learner: LoggedLearner
+
+    def make_learner(self, network: Any, tasks: Any, oracle: Any, steps: int) -> LoggedLearner:
+        """See `PpoColumns`."""
+        costs = oracle.cost.additive()
+        self.learner = LoggedLearner(network, tasks, oracle, steps, self.settings, costs, ORDER, MAX_SPLITS)
+        return self.learner
 
 
 def main() -> None:
     """Train, and write table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--solver", default="ppo_columns", choices=SOLVERS)
-    parser.add_argument("--suite", default="dlrm4-v2")
-    parser.add_argument("--steps", type=int, default=160, help="those of shipped weights (%(default)s)")
-    parser.add_argument("--tasks", type=int, default=300, help="(%(default)s)")
+    parser.add_argument(
+        "--suite", action="append", dest="suites", help="repeatable (default: those of shipped weights)"
+    )
+    parser.add_argument("--steps", type=int, default=PpoColumns.default_steps, help="(%(default)s)")
+    parser.add_argument("--tasks", type=int, default=600, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--csv", type=Path, default=Path(__file__).with_name("ratio.csv"))
     parser.add_argument("--plot", type=Path, default=Path(__file__).with_name("ratio.png"))
     arguments = parser.parse_args()
-    learners: list[LoggedLearner] = []
-
-    class Logged(SOLVERS[arguments.solver]):  # type: ignore[misc]
-        def make_learner(self, network: Any, tasks: Any, oracle: Any, steps: int) -> LoggedLearner:
-            learners.append(LoggedLearner(network, tasks, oracle, steps, self.settings, self.env))
-            return learners[-1]
-
-    tasks = training_tasks(arguments.suite, arguments.tasks, arguments.seed)
+    tasks = training_tasks(arguments.suites or SUITES, arguments.tasks, arguments.seed)
+    solver = Logged()
     # No validation in between: it would be in the processor time.
-    Logged().fit(tasks, make_cost("simulator"), arguments.seed, steps=arguments.steps, evaluate_every=arguments.steps)
-    [learner] = learners
+    solver.fit(tasks, make_cost("simulator"), arguments.seed, steps=arguments.steps, evaluate_every=arguments.steps)
     with arguments.csv.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        writer.writerows({name: f"{value:.5g}" for name, value in row.items()} for row in learner.rows)
-    draw(learner.rows, f"{arguments.solver} on tasks like {arguments.suite}", arguments.plot)
+        writer.writerows({name: f"{value:.5g}" for name, value in row.items()} for row in solver.learner.rows)
+    draw(solver.learner.rows, "ppo_columns on its training tasks", arguments.plot)
 
 
 def draw(rows: list[dict[str, float]], title: str, path: Path) -> None:

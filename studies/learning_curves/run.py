@@ -95,7 +95,7 @@ def unit_ms(card: SolverCard, suite: str, reference: Solver) -> float:
     Raises:
         InputError: the tasks that `shardgym fit` validates on are not those of the card.
     """
-    tasks = training_tasks(suite, card.tasks.count + card.validation.count, card.seed)[::VALIDATION_SHARE]
+    tasks = training_tasks(suite.split("+"), card.tasks.count + card.validation.count, card.seed)[::VALIDATION_SHARE]
     if summarise(tasks, card.validation.source) != card.validation:
         raise InputError(
             f"weights of '{card.solver}' for {suite}, seed {card.seed}: not fitted by 'shardgym fit', their validation "

@@ -152,8 +152,11 @@ def test_training_tasks_share_no_table_with_the_suite():
     assert not seen & {table.name for task in suite for table in task.tables}
     assert [task.num_devices for task in tasks[:4]] == [suite[i].num_devices for i in range(4)]
     assert training_tasks("tiny-v1", 40, seed=3) == tasks != training_tasks("tiny-v1", 40, seed=4)
+    several = training_tasks(["tiny-v1", "tight8-v2"], 8, seed=3)
+    assert several[:4] == tasks[:4]
+    assert several[4:] == training_tasks("tight8-v2", 4, seed=3)
     with pytest.raises(InputError, match=r"^suite 'published-v1' is not drawn from the test half of a pool"):
-        training_tasks("published-v1", 1)
+        training_tasks(["tiny-v1", "published-v1"], 2)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

@@ -12,18 +12,23 @@ import torch
 from torch import nn
 
 import shardgym
-from baselines.ppo.episode import place_by_score
-from baselines.ppo.set_network import SetNetwork
+from baselines.ppo.episode import Episodes
+from baselines.ppo.group_learner import GroupLearner
+from baselines.ppo.set_network import SetNetwork, observations_of
 from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns, PpoLearner
-from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+from neuroshard import NeuroShard
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
 
 COST = make_cost("roofline")
 
-#: So small that a step takes a fraction of a second.
-TINY = {"num_envs": 2, "minibatches": 2, "epochs": 1}
+#: So small that a step takes a fraction of a second, and the steps of each: of `PpoColumns`, the last one competes.
+TINY = {
+    Ppo: ({"num_envs": 2, "minibatches": 2, "epochs": 1}, 1),
+    PpoColumns: ({"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}, 2),
+}
 
 
 class NotAdditive(RooflineCost):
@@ -38,10 +43,12 @@ def two_devices():
 
 @pytest.fixture(scope="module", params=[Ppo, PpoColumns])
 def fitted(request, two_devices, tmp_path_factory):
-    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     cls = request.param
+    if cls is Ppo:
+        pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     folder = tmp_path_factory.mktemp(cls.name)
-    cls(**TINY).fit(two_devices, COST, steps=1).save(folder)
+    settings, steps = TINY[cls]
+    cls(**settings).fit(two_devices, COST, steps=steps).save(folder)
     return cls.load(folder), folder
 
 
@@ -63,33 +70,84 @@ def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, t
     assert bool(solver._own.network.halves) == (solver.name == "ppo_columns")
 
 
-@pytest.mark.parametrize("cls", [Ppo, PpoColumns])
-def test_they_learn_to_balance(cls, two_devices, monkeypatch):
-    """Of the few plans that tiny tasks have, the best of 16 untrained episodes is a good one already."""
+def test_a_policy_learns_to_balance(two_devices):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    monkeypatch.setattr(cls, "episodes", 1)
-    solver = cls(num_envs=16, minibatches=4, learning_rate=3e-3).fit(two_devices, COST, steps=8, evaluate_every=1)
+    solver = Ppo(num_envs=16, minibatches=4, learning_rate=3e-3).fit(two_devices, COST, steps=8, evaluate_every=1)
     first, *later = [entry["validation_ms"] for entry in solver.card.curve]
     assert min(later) < 0.9 * first
     assert solver.card.oracle_queries > 2 * 16 * 7
 
 
-def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
-    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    whole = Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1)
-    original = PpoLearner.step
+def test_by_competing_alone_a_policy_gets_better(monkeypatch):
+    """Of four episodes; one step of imitation hardly teaches anything."""
+    monkeypatch.setattr(PpoColumns, "episodes", 4)
+    tasks = training_tasks("dlrm4-v2", 12)
+    settings = {"imitation_steps": 1, "imitation_updates": 1, "imitated": 1, "tasks": 6, "learning_rate": 3e-3}
+    solver = PpoColumns(**settings, decisions=512).fit(tasks, COST, steps=16, validation=tasks, evaluate_every=5)
+    first, *later = [entry["validation_ms"] for entry in solver.card.curve]
+    assert min(later) < 0.9 * first
+    assert solver.card.oracle_queries > 15 * 6 * 32 * 6
+
+
+def test_imitation_lowers_the_loss_and_halves_as_the_teacher_does(monkeypatch):
+    monkeypatch.setattr(PpoColumns, "episodes", 1)
+    tasks = training_tasks("dlrm4-v2", 12)
+    solver = PpoColumns(imitation_steps=12, tasks=1, episodes=2).fit(
+        tasks, COST, steps=13, validation=tasks, evaluate_every=4
+    )
+    before, *_, last, _ = [entry["imitation_loss"] for entry in solver.card.curve if "imitation_loss" in entry]
+    assert last < 0.9 * before
+    halved = sum(len(solver.solve(task, COST).shards) - task.num_tables for task in tasks)
+    assert halved > len(tasks)
+
+
+def test_the_decisions_that_lead_to_a_plan_are_found(network):
+    """Played again, they end with the same contents of all devices; what no halving makes is not followed."""
+    cost = make_cost("simulator")
+    followed = 0
+    for task in training_tasks(["dlrm4-v2", "tight8-v2"], 8):
+        episodes = Episodes(task, cost.additive(), "lookup", 16)
+        plan = NeuroShard().solve(task, cost)
+        decisions = episodes.follow(plan)
+        if not decisions:
+            continue
+        followed += 1
+        assert all(step.valid[0, step.chosen[0]] for step in decisions)
+        actions = [int(step.chosen[0]) for step in decisions]
+        env = gymnasium.make("ShardGym/ColumnWise-v0", tasks=[task], cost=cost, **ENV_ARGUMENTS["ColumnWise"])
+        observation, info = env.reset(seed=0)
+        for step, action in zip(decisions, actions, strict=True):
+            seen = observations_of(step.table, step.devices, step.rest)
+            for name, values in seen.items():
+                np.testing.assert_allclose(values[0], observation[name], atol=1e-6)
+            observation, _, _, _, info = env.step(action)
+        assert contents(info["plan"], task) == contents(plan, task)
+    assert followed > 4
+    cut = next(shard for shard in plan.shards if shard.num_columns >= 16)
+    others = [shard for shard in plan.shards if shard is not cut]
+    first, last = cut.columns
+    unequal = [dataclasses.replace(cut, columns=part) for part in ((first, first + 4), (first + 4, last))]
+    assert episodes.follow(ShardingPlan.of(task, others + unequal)) == []
+
+
+def test_killed_and_resumed_training_gives_the_same_weights(fitted, two_devices, tmp_path, monkeypatch):
+    cls = type(fitted[0])
+    learner = {Ppo: PpoLearner, PpoColumns: GroupLearner}[cls]
+    settings, _ = TINY[cls]
+    whole = cls(**settings).fit(two_devices, COST, steps=3, evaluate_every=1)
+    original = learner.step
 
     def killed(self, number, rng):
         if number == 2:
             raise KeyboardInterrupt
         return original(self, number, rng)
 
-    monkeypatch.setattr(PpoLearner, "step", killed)
+    monkeypatch.setattr(learner, "step", killed)
     with pytest.raises(KeyboardInterrupt):
-        Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
+        cls(**settings).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
     monkeypatch.undo()
     state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
-    resumed = Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
+    resumed = cls(**settings).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
     assert resumed.weights_digest == whole.weights_digest
     assert (np.random.get_state()[1] == state[0]).all()
     assert torch.equal(torch.random.get_rng_state(), state[1])
@@ -158,7 +216,7 @@ def test_plans_are_those_of_an_episode_of_the_environment(env, cost_name, networ
     cost = make_cost(cost_name)
     halved = 0
     with torch.no_grad():
-        for task in [*shardgym.load_suite("tiny-v1"), *training_tasks("dlrm4-v1", 8)]:
+        for task in [*shardgym.load_suite("tiny-v1"), *training_tasks("dlrm4-v1", 12)]:
             played = played_in_environment(network, task, cost, env)
             if played is None and env == "ColumnWise":
                 Ppo().place(network, task, cost, 0).validate(task)
@@ -181,7 +239,7 @@ def test_the_cheapest_of_many_episodes_is_taken(network):
     for task in training_tasks("dlrm4-v2", 6):
         with torch.no_grad():
             one, many, same, others = (
-                place_by_score(network, task, costs, "lookup", 10, episodes=episodes, seed=seed)
+                Episodes(task, costs, "lookup", 10).plan(network, episodes=episodes, seed=seed)
                 for episodes, seed in ((1, 0), (16, 0), (16, 0), (16, 1))
             )
         many.validate(task)
@@ -226,17 +284,19 @@ def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=4800), batch_size=64)
     nn.init.constant_(network.halving_score[-1].bias, -1e3)
     with torch.no_grad():
-        plan = place_by_score(network, task, COST.additive(), "lookup", max_splits=1)
+        plan = Episodes(task, COST.additive(), "lookup", max_splits=1).plan(network)
         plan.validate(task)
         assert len(plan.shards) == 8
         with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
-            place_by_score(network, task, COST.additive(), "lookup")
+            Episodes(task, COST.additive(), "lookup").plan(network)
 
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     with pytest.raises(InputError, match=r"^minibatches: 3 does not divide num_envs, which is 64$"):
         Ppo(minibatches=3).fit(two_devices, COST, steps=1)
+    with pytest.raises(InputError, match=r"^steps: 40, all of which would imitate: give more of them, or fewer"):
+        PpoColumns().fit(two_devices, COST, steps=40)
 
 
 def test_without_the_extra_fitting_says_what_to_install(two_devices, monkeypatch):

@@ -1,0 +1,218 @@
+"""GroupLearner: a policy imitates plans of NeuroShard, then episodes of one task compete with each other.
+
+Each step of the second part plays some tasks, each in many episodes at once. An episode is worth as much as its plan is
+cheaper than those of the others of its task, so that nothing has to predict returns (Kwon et al., "POMO", NeurIPS 2020;
+Shao et al., "DeepSeekMath", arXiv:2402.03300), and updates are clipped as in PPO (arXiv:1707.06347).
+
+A policy that starts from chance gives up halving before it can place: halves pay only once they are placed well. So it
+imitates first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.training import Learner
+from baselines.ppo.episode import Decisions, Episodes
+from baselines.ppo.set_network import SetNetwork, observations_of
+from neuroshard import NeuroShard
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.records import CONFIG, Record, Whole
+from shardgym.task import ShardingTask
+
+Count = Annotated[Whole, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+#: How far an update may change the probability of an action, as in PPO.
+_CLIP = 0.2
+#: An episode without a plan is as good as a plan that costs e to the power of this times the worst one of its task.
+_STUCK = 0.3
+#: Keeps advantages small where all episodes of a task are nearly alike.
+_LEAST_SPREAD = 1e-3
+_MAX_GRADIENT = 1.0
+
+
+@dataclass(frozen=True, config=CONFIG)
+class GroupSettings(Record):
+    """How a policy is trained.
+
+    Attributes:
+        imitation_steps: the first steps, in which plans of NeuroShard are imitated.
+        imitation_updates: of each of these.
+        imitated: decisions of the plans in an update.
+        imitation_rate: learning rate of Adam meanwhile.
+        tasks: played in every other step, all with equally many devices.
+        episodes: of each of them.
+        decisions: of an update at most, of all that were made in a step.
+        learning_rate: of Adam in these; falls linearly to 0.
+    """
+
+    imitation_steps: Count = 40
+    imitation_updates: Count = 25
+    imitated: Count = 1024
+    imitation_rate: Positive = 1e-3
+    tasks: Count = 16
+    episodes: Annotated[Whole, Field(ge=2)] = 32
+    decisions: Count = 2048
+    learning_rate: Positive = 5e-4
+
+
+class GroupLearner(Learner):
+    """Nothing but the network and its optimiser is carried over from step to step.
+
+    Args:
+        network: to be trained.
+        tasks: to train on.
+        oracle: what costs come from; every placement counts as a query.
+        steps: of training in all.
+        settings: how.
+        costs: of the oracle.
+        order: in which tables come up.
+        max_splits: halvings at most of shards that fit somewhere.
+
+    Raises:
+        InputError: there is no step left after those of imitation.
+    """
+
+    network: SetNetwork
+
+    def __init__(
+        self,
+        network: SetNetwork,
+        tasks: Sequence[ShardingTask],
+        oracle: TrainingOracle,
+        steps: int,
+        settings: GroupSettings,
+        costs: AdditiveCosts,
+        order: str,
+        max_splits: int,
+    ) -> None:
+        self.network = network
+        self.oracle = oracle
+        self.replay = {}
+        if settings.imitation_steps >= steps:
+            raise InputError(
+                f"steps: {steps}, all of which would imitate: give more of them, or fewer imitation_steps than "
+                f"{settings.imitation_steps}"
+            )
+        self._steps = steps
+        self._settings = settings
+        network.halves.fill_(True)
+        self.optimizers = (torch.optim.Adam(network.parameters(), lr=settings.imitation_rate),)
+        # Tasks of a pool have the same tables in other company.
+        costs.share_shards()
+        self._tasks = list(tasks)
+        self._episodes = [Episodes(task, costs, order, max_splits) for task in tasks]
+        #: Positions of the tasks, and decisions of the plans that are imitated, by number of devices.
+        self._alike: dict[int, list[int]] = {}
+        for position, task in enumerate(tasks):
+            self._alike.setdefault(task.num_devices, []).append(position)
+        self._examples: dict[int, Decisions] = {}
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Imitate, or play and learn from it."""
+        # Numbers of devices take turns.
+        alike = sorted(self._alike)
+        devices = alike[number % len(alike)]
+        done = number - self._settings.imitation_steps
+        if done < 0:
+            return self._imitate(devices, rng)
+        self._learn_at(self._settings.learning_rate * (1 - done / (self._steps - self._settings.imitation_steps)))
+        return self._compete(devices, rng)
+
+    def _learn_at(self, rate: float) -> None:
+        for group in self.optimizers[0].param_groups:
+            group["lr"] = rate
+
+    def _imitate(self, devices: int, rng: np.random.Generator) -> dict[str, float]:
+        examples = self._examples_of(devices)
+        self._learn_at(self._settings.imitation_rate)
+        losses = []
+        for _ in range(self._settings.imitation_updates):
+            rows = rng.integers(len(examples.chosen), size=self._settings.imitated)
+            picked = Decisions._make(part[rows] for part in examples)
+            loss = nn.functional.cross_entropy(self._logits(picked), torch.from_numpy(picked.chosen))
+            self._update(loss)
+            losses.append(loss.item())
+        return {"imitation_loss": float(np.mean(losses))}
+
+    def _examples_of(self, devices: int) -> Decisions:
+        """Return the decisions that lead to NeuroShard's plans of tasks with so many devices, all in one."""
+        if devices not in self._examples:
+            teacher = NeuroShard()
+            found: list[Decisions] = []
+            for position in self._alike[devices]:
+                with contextlib.suppress(NoFeasiblePlanError):
+                    plan = teacher.solve(self._tasks[position], self.oracle.cost)
+                    found += self._episodes[position].follow(plan)
+            if not found:
+                raise InputError(
+                    f"NeuroShard has no plan by halving for tasks of {devices} devices: nothing to imitate"
+                )
+            self._examples[devices] = _joined(found)
+        return self._examples[devices]
+
+    def _compete(self, devices: int, rng: np.random.Generator) -> dict[str, float]:
+        settings = self._settings
+        positions = self._alike[devices]
+        parts = []
+        gained = []
+        costs = []
+        stuck = 0
+        for position in rng.permutation(positions)[: settings.tasks].tolist():
+            played = self._episodes[position].play(self.network, settings.episodes, rng, keep=True)
+            known = np.isfinite(played.step_ms)
+            stuck += int(np.count_nonzero(~known))
+            if not known.any():
+                continue
+            logs = np.log(np.where(known, played.step_ms, 1.0))
+            logs[~known] = logs[known].max() + _STUCK
+            better = (logs.mean() - logs) / (logs.std() + _LEAST_SPREAD)
+            decisions = _joined(played.decisions)
+            self.oracle.queries += len(decisions.chosen)
+            parts.append(decisions)
+            gained.append(better[decisions.episodes])
+            costs.append(logs.mean() - logs.min())
+        if not parts:
+            return {"stuck": float(stuck)}
+        decisions = _joined(parts)
+        advantages = torch.from_numpy(np.concatenate(gained)).float()
+        before = _log_probabilities(torch.from_numpy(decisions.scores), torch.from_numpy(decisions.chosen)).float()
+        count = len(advantages)
+        updates = -(-count // settings.decisions)
+        for rows in np.array_split(rng.permutation(count), updates):
+            picked = Decisions._make(part[rows] for part in decisions)
+            now = _log_probabilities(self._logits(picked), torch.from_numpy(picked.chosen))
+            ratio = (now - before[rows]).exp()
+            limited = ratio.clamp(1 - _CLIP, 1 + _CLIP)
+            self._update(-torch.minimum(ratio * advantages[rows], limited * advantages[rows]).mean())
+        return {"spread": float(np.mean(costs)), "stuck": float(stuck)}
+
+    def _logits(self, decisions: Decisions) -> Tensor:
+        scores = self.network.scores(observations_of(decisions.table, decisions.devices, decisions.rest))
+        return scores.masked_fill(~torch.from_numpy(decisions.valid), -torch.inf)
+
+    def _update(self, loss: Tensor) -> None:
+        optimizer = self.optimizers[0]
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.network.parameters(), _MAX_GRADIENT)
+        optimizer.step()
+
+
+def _joined(decisions: Sequence[Decisions]) -> Decisions:
+    return Decisions._make(np.concatenate(parts) for parts in zip(*decisions, strict=True))
+
+
+def _log_probabilities(scores: Tensor, chosen: Tensor) -> Tensor:
+    return scores.log_softmax(dim=1).gather(1, chosen[:, None])[:, 0]

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from shardgym.arrays import Bools, Floats
 
@@ -60,6 +59,8 @@ def mean_interval(values: Floats, level: float = LEVEL) -> Interval | None:
     Returns:
         None for fewer than `MIN_TASKS` tasks, and where these are too few for such a level.
     """
+    from scipy import stats
+
     num_tasks = len(values)
     averaging = _averaging(num_tasks) if num_tasks >= MIN_TASKS else np.zeros((0, 0))
     left_out = int(level / 2 * (len(averaging) + 1) + 1e-9)
@@ -82,6 +83,8 @@ def p_values(values: Floats) -> Floats:
     Returns:
         Two-sided, shape (n,); 1 where all values are equal to zero.
     """
+    from scipy import stats
+
     averaging = _averaging(values.shape[1])
     found = np.ones(len(values))
     for start in range(0, len(values), _CHUNK):
@@ -238,6 +241,8 @@ def share_ends(shares: Floats, num_tasks: int) -> Floats | None:
     Returns:
         Lower and upper ends, shape (2, ...); None for fewer than `MIN_TASKS` tasks.
     """
+    from scipy import stats
+
     if num_tasks < MIN_TASKS:
         return None
     squared = float(stats.norm.isf(LEVEL / 2)) ** 2

@@ -157,10 +157,11 @@ def test_untrained_it_follows_the_greedy_rule(tasks, network):
 
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
     learner = SurCoLearner(network, tasks, TrainingOracle(COST), 10, SurCoSettings(**TINY))
-    before = [parameter.detach().clone() for parameter in network.surrogate.parameters()]
+    before = {name: parameter.detach().clone() for name, parameter in network.surrogate.named_parameters()}
     figures = learner.step(0, np.random.default_rng(0))
-    changed = [not torch.equal(a, b) for a, b in zip(before, network.surrogate.parameters(), strict=True)]
-    assert all(changed)
+    after = dict(network.surrogate.named_parameters())
+    # A bias that adds the same to the costs of all devices has no gradient but what rounding leaves.
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("weight"))
     assert {"surrogate_loss", "loss_overall"} <= set(figures)
 
 

@@ -103,9 +103,12 @@ def test_tables_are_what_rows_say(separation, tmp_path):
     ]
     separation.write(rows, tmp_path / "own.csv")
     assert separation.read(tmp_path / "own.csv") == rows
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in separation.table(rows).splitlines()]
+    table = separation.table(rows, {"a": 7, "b": 4})
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert lines[2] == [
-        "a", "2", "5-9", "20.0% (least 20.0%)", "34.2% (least 20.0%)", "1 / 0", "25.0%", "10.0% (1 need them)", "11.8%",
+        "a", "2 of 7 draws", "5-9", "20.0% (least 20.0%)", "34.2% (least 20.0%)", "1 / 0", "25.0%",
+        "10.0% (1 need them)", "11.8%",
     ]  # fmt: skip
-    assert lines[3] == ["b", "1", "7-7", "- (none)", "- (none)", "0 / 1", "0.0%", "- (1 need them)", "0.0%"]
-    assert lines[4][:2] == ["all", "3"]
+    assert lines[3] == ["b", "1 of 4 draws", "7-7", "- (none)", "- (none)", "0 / 1", "0.0%", "- (1 need them)", "0.0%"]
+    assert lines[4][:2] == ["all", "3 of 11 draws"]
+    assert separation.table(rows, {}).splitlines()[2].split("|")[2].strip() == "2"

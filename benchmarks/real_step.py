@@ -5,7 +5,8 @@
 The program shares no step with the measured cost, which `benchmarks/validity.py` holds against it: it reads tasks and
 plans, draws ids from the tables' distributions, and does the rest with torch and FBGEMM. Every rank holds its share of
 the batch. A step exchanges ids (lengths, then values), pools, exchanges pooled values, exchanges their gradients,
-and updates weights in the backward pass. There is no dense part: the pooled values serve as gradients.
+and updates weights in the backward pass. There is no dense part: the pooled values serve as gradients. All-to-alls are
+batches of sends and receives, as NCCL's are; gloo's own would send one way at a time (`studies/gloo_all_to_all`).
 
 All plans are built first and stay in memory; rounds take them in random order. Prints one JSON line: for every plan the
 wall time of each step in ms, as lists over rounds, the mean over ranks. Plans have whole tables and column shards.
@@ -99,13 +100,13 @@ class Step:
         received = torch.empty(self.samples * sum(self.widths), dtype=self.dtype)
         sizes_out = [self.samples * self.width] * self.size
         sizes_in = [self.samples * width for width in self.widths]
-        dist.all_to_all_single(received, pooled.detach().view(-1), sizes_in, sizes_out)
+        all_to_all(received, pooled.detach().view(-1), sizes_in, sizes_out)
         parts = [part.view(self.samples, -1) for part in received.split(sizes_in) if part.numel()]
         features = torch.cat(parts, dim=1)
         gradients = (features * _SCALE).split([width for width in self.widths if width], dim=1)
         sent = torch.cat([gradient.reshape(-1) for gradient in gradients])
         gradient = torch.empty(self.samples * self.size * self.width, dtype=self.dtype)
-        dist.all_to_all_single(gradient, sent, sizes_out, sizes_in)
+        all_to_all(gradient, sent, sizes_out, sizes_in)
         if self.held:
             pooled.backward(gradient.view(-1, self.width))
 
@@ -115,7 +116,7 @@ class Step:
         values_out = torch.cat([batch[t][0] for tables in self.tables for t in tables])
         counts_out = [sum(len(batch[t][0]) for t in tables) for tables in self.tables]
         lengths = torch.empty(self.size * self.held * self.samples, dtype=torch.int64)
-        dist.all_to_all_single(
+        all_to_all(
             lengths,
             lengths_out,
             [self.held * self.samples] * self.size,
@@ -123,12 +124,24 @@ class Step:
         )
         counts_in = lengths.view(self.size, -1).sum(dim=1).tolist()
         values = torch.empty(sum(counts_in), dtype=torch.int64)
-        dist.all_to_all_single(values, values_out, counts_in, counts_out)
+        all_to_all(values, values_out, counts_in, counts_out)
         if self.held:
             lengths, values, _ = torch.ops.fbgemm.permute_2D_sparse_data(
                 self.recat, lengths.view(self.size * self.held, self.samples), values
             )
         return values, torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.view(-1))
+
+
+def all_to_all(received: torch.Tensor, sent: torch.Tensor, counts_in: list[int], counts_out: list[int]) -> None:
+    """Exchange values as NCCL does, by sends and receives that are under way at once; counts are by rank."""
+    rank = dist.get_rank()
+    incoming, outgoing = received.split(counts_in), sent.split(counts_out)
+    incoming[rank].copy_(outgoing[rank])
+    peers = [peer for peer in range(len(counts_in)) if peer != rank]
+    messages = [dist.P2POp(dist.irecv, incoming[peer], peer) for peer in peers if counts_in[peer]]
+    messages += [dist.P2POp(dist.isend, outgoing[peer], peer) for peer in peers if counts_out[peer]]
+    for work in dist.batch_isend_irecv(messages) if messages else []:
+        work.wait()
 
 
 def rank_main(rank: int, job: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
 
-Every device becomes a process with a link of its own (`shardgym.costs.fbgemm.namespaces`). Times come from gloo's
-`all_to_all_single`, started at once, the slowest device deciding. What was fitted is in
+Every device becomes a process with a link of its own (`shardgym.costs.fbgemm.namespaces`). Times are of the
+measured cost's all-to-alls, started at once, the slowest device deciding. What was fitted is in
 `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
 """
 
@@ -60,6 +60,8 @@ def rank_main(rank: int, devices: int, rate_mbit: int, folder: Path) -> list[lis
     import torch
     import torch.distributed as dist
 
+    from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=devices)
     samples = samples_per_device(_BATCH, devices).tolist()
@@ -76,7 +78,7 @@ def rank_main(rank: int, devices: int, rate_mbit: int, folder: Path) -> list[lis
             start = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
             dist.all_reduce(start, op=dist.ReduceOp.MAX)
             time.sleep(max(0.0, float(start) - time.perf_counter()))
-            dist.all_to_all_single(incoming, outgoing, receive, send)
+            exchange(AllToAll(incoming, outgoing, receive, send))
             seconds.append(time.perf_counter() - float(start))
         times.append(seconds[_WARMUPS:])
     dist.destroy_process_group()
@@ -123,7 +125,7 @@ def fit(exchanges: Sequence[dict[str, Any]]) -> LinkModel:
                 1.0,
                 exchange["devices"] - 1,
                 max(0, busier.max() - BURST_BYTES) / rate * 1e3,
-                (sent + received).max() / 1e6,
+                sent.sum() / 1e6,
             ]
         )
     design = np.array(rows)
@@ -145,7 +147,7 @@ def main() -> None:
     """Time exchanges, fit the model, print both, and write the model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rate", type=int, action="append", help="Mbit per second; default 200, 500, 1000 and 2000")
-    parser.add_argument("--devices", type=int, action="append", help="default 2, 3 and 4")
+    parser.add_argument("--devices", type=int, action="append", help="default 2, 4 and 8")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -157,7 +159,7 @@ def main() -> None:
         print(f"skipped: {reason}")
         return
     exchanges = []
-    for devices in given.devices or (2, 3, 4):
+    for devices in given.devices or (2, 4, 8):
         for rate in given.rate or (200, 500, 1000, 2000):
             exchanges += time_exchanges(devices, rate)
             print(f"{devices} devices at {rate} Mbit/s: {len(exchanges)} exchanges", flush=True)

@@ -87,7 +87,7 @@ class FbgemmCost(CostModel):
     """
 
     name: ClassVar[str] = "fbgemm"
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     deterministic: ClassVar[bool] = False
     replicas: ClassVar[bool] = True
     unpooled: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
 from shardgym.costs.fbgemm.lookup import Lookup, dense_optimizer, own_ids
 from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
 from shardgym.costs.fbgemm.step_plan import StepClock, StepPlan
@@ -160,7 +161,7 @@ class PlanOnRank:
         clock.work("pack_ids")
         clock.exchange(
             "lengths_exchange",
-            lambda: dist.all_to_all_single(lengths, sent_lengths, lengths_from, lengths_to),
+            lambda: exchange(AllToAll(lengths, sent_lengths, lengths_from, lengths_to)),
             [_ID_BYTES * count for count in lengths_to],
         )
         ids_from = [int(part.sum()) for part in torch.split(lengths, lengths_from)]
@@ -169,7 +170,7 @@ class PlanOnRank:
         clock.work("count_ids")
         clock.exchange(
             "values_exchange",
-            lambda: dist.all_to_all_single(received, sent_ids, ids_from, ids_to),
+            lambda: exchange(AllToAll(received, sent_ids, ids_from, ids_to)),
             [_ID_BYTES * count for count in ids_to],
         )
         return self._grouped(received, lengths, lengths_from)
@@ -212,7 +213,7 @@ class PlanOnRank:
         outputs = torch.empty(sum(values_from), dtype=self._dtype)
         clock.exchange(
             "output_exchange",
-            lambda: dist.all_to_all_single(outputs, pooled.view(-1), values_from, values_to),
+            lambda: exchange(AllToAll(outputs, pooled.view(-1), values_from, values_to)),
             self._bytes(values_to),
         )
         blocks = zip(torch.split(outputs, values_from), self._widths, strict=True)
@@ -226,7 +227,7 @@ class PlanOnRank:
         values_from = [self._own_samples * width] * len(self._samples)
         clock.exchange(
             "sum_exchange",
-            lambda: dist.all_to_all_single(sums.view(-1), pooled.view(-1), values_from, values_to),
+            lambda: exchange(AllToAll(sums.view(-1), pooled.view(-1), values_from, values_to)),
             self._bytes(values_to),
         )
         return sums
@@ -243,8 +244,8 @@ class PlanOnRank:
         if size > 1:
             clock.exchange(
                 "domain_sum_exchange",
-                lambda: dist.all_to_all_single(
-                    sums.view(-1), pooled.view(-1), [own * width] * size, values_to, group=inside
+                lambda: exchange(
+                    AllToAll(sums.view(-1), pooled.view(-1), [own * width] * size, values_to), group=inside
                 ),
                 self._bytes(values_to, self._peers_inside),
             )
@@ -258,7 +259,7 @@ class PlanOnRank:
         outputs = torch.empty(sum(received), dtype=self._dtype)
         clock.exchange(
             "between_exchange",
-            lambda: dist.all_to_all_single(outputs, added.view(-1), received, sent, group=between),
+            lambda: exchange(AllToAll(outputs, added.view(-1), received, sent), group=between),
             self._bytes(sent, peers),
         )
         blocks = zip(torch.split(outputs, received), widths, strict=True)
@@ -290,7 +291,7 @@ class PlanOnRank:
             values_to = [count * self.whole.width for count in self._samples]
             clock.exchange(
                 "gradient_exchange",
-                lambda: dist.all_to_all_single(gradient, sent_whole, values_to, values_from),
+                lambda: exchange(AllToAll(gradient, sent_whole, values_to, values_from)),
                 self._bytes(values_from),
             )
         row_gradient = None if self.rows is None else self._gathered(sent_rows, rows.numel(), clock)
@@ -335,7 +336,7 @@ class PlanOnRank:
         to_peers = [self._own_samples * columns for columns in self._domain_widths]
         clock.exchange(
             "between_gradient_exchange",
-            lambda: dist.all_to_all_single(padded.view(-1)[:own], sent, from_peers, to_peers, group=between),
+            lambda: exchange(AllToAll(padded.view(-1)[:own], sent, from_peers, to_peers), group=between),
             self._bytes(to_peers, peers),
         )
         if size == 1:

@@ -2,7 +2,7 @@
 
 TorchRec's `EmbeddingCollection` does the same: kernels put out a row for each id, an all-to-all brings rows to the
 ranks with the samples, which put those of a table cut by rows into the order of their ids, and pieces of columns side
-by side. It has an all-to-all for each sharding type; here one carries the rows of all.
+by side. There is an all-to-all for each sharding type, all under way at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
+from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
 from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.fbgemm.lookup import WEIGHT
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
@@ -281,13 +281,7 @@ class UnpooledTables:
             return []
         received = [torch.empty(sum(counts), dtype=self._dtype) for counts in values_from]
 
-        def run() -> None:
-            works = [
-                dist.all_to_all_single(*each, async_op=True)
-                for each in zip(received, sent, values_from, values_to, strict=True)
-            ]
-            for work in works:
-                work.wait()
-
-        clock.exchange(part, run, [sum(counts) * self._dtype.itemsize for counts in zip(*values_to, strict=True)])
+        all_to_alls = [AllToAll(*each) for each in zip(received, sent, values_from, values_to, strict=True)]
+        bytes_to = [sum(counts) * self._dtype.itemsize for counts in zip(*values_to, strict=True)]
+        clock.exchange(part, lambda: exchange(*all_to_alls), bytes_to)
         return received

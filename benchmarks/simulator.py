@@ -10,8 +10,8 @@ oracle, the judge (where there are weights of one) and the roofline against both
 against each other. --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print
 them.
 
---boards measures nothing: it holds the models that ship against the plans of the measured boards of their hardware.
-Most of these are good plans, so this is what differences between solvers rest on.
+--boards measures nothing: it holds the models that ship against the plans of the boards that the measured cost of today
+judged. Most of these are good plans, so this is what differences between solvers rest on.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
+from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, BoardAgreement, ModelAgreement
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
@@ -119,26 +120,32 @@ def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, 
 
 
 def on_boards(*, write: bool) -> list[dict[str, Any]]:
-    """Return how models rank the distinct plans of each task of the measured boards of their hardware, one row each."""
+    """Return how models rank the distinct plans of each task of the boards by the measured cost, one row each."""
     judge = make_cost("simulator", role="judge")
     models = {"oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": judge}
-    hardware = models["oracle"].hardware
+    version = FbgemmCost.version
+    hardware: set[str] = set()
     taus: dict[str, list[float]] = {name: [] for name in models}
     right: dict[str, list[bool]] = {name: [] for name in models}
     for board in load_boards([LEADERBOARDS]):
-        if board.key.judge != "fbgemm" or board.key.hardware != hardware:
+        if board.key.judge != "fbgemm" or board.key.judge_version != version:
             continue
+        hardware.add(board.key.hardware)
         measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
         for result in board.results:
             if result.plan is not None and result.cost is not None and result.cost.feasible:
                 measured[result.task_index].setdefault(result.plan, result.cost.total_ms)
         for number, of_plans in measured.items():
             task = board.task(number)
-            if task is None or len(of_plans) < _LEAST_PLANS:
+            if task is None:
                 continue
-            real = np.array(list(of_plans.values()))
-            for name, model in models.items():
-                guess = np.array([cost.total_ms for cost in model.evaluate(task, list(of_plans))])
+            guesses = [[cost.total_ms for cost in model.evaluate(task, list(of_plans))] for model in models.values()]
+            # Models are held against the same plans: those that all of them price.
+            priced = np.isfinite(guesses).all(axis=0)
+            if priced.sum() < _LEAST_PLANS:
+                continue
+            real = np.array(list(of_plans.values()))[priced]
+            for name, guess in zip(models, np.array(guesses)[:, priced], strict=True):
                 taus[name].append(float(kendalltau(guess, real).statistic))
                 right[name] += [
                     bool((guess[a] - guess[b]) * (real[a] - real[b]) > 0)
@@ -157,7 +164,12 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
         of_models = {
             row["cost"]: BoardAgreement(row["tau"], row["of them right"], models[row["cost"]].version) for row in rows
         }
-        found = dataclasses.replace(Agreement.load(path), board_tasks=rows[0]["tasks"], board_models=of_models)
+        found = dataclasses.replace(
+            Agreement.load(path),
+            board_tasks=rows[0]["tasks"],
+            board_hardware=tuple(sorted(hardware)),
+            board_models=of_models,
+        )
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows
 

@@ -110,7 +110,8 @@ class Agreement(Record):
         hardware: that the measurements are of.
         repeat: one measurement against the other.
         models: of every cost model by name, "oracle" and "judge" among them.
-        board_tasks: of the measured boards of the same hardware.
+        board_tasks: of the boards by the measured cost of today.
+        board_hardware: that these boards are of.
         board_models: of the same models on their plans.
     """
 
@@ -122,6 +123,7 @@ class Agreement(Record):
     repeat: ModelAgreement
     models: dict[str, ModelAgreement]
     board_tasks: Whole = 0
+    board_hardware: tuple[str, ...] = ()
     board_models: dict[str, BoardAgreement] = field(default_factory=dict)
     schema: Literal["shardgym.agreement/1"] = "shardgym.agreement/1"
 
@@ -144,7 +146,8 @@ class Agreement(Record):
         for name, found in self.board_models.items():
             if found.version == version:
                 facts = (
-                    f"on the plans of solvers for {self.board_tasks} tasks of measured boards, tau of this {name} is "
+                    f"on the plans of solvers for {self.board_tasks} tasks of measured boards "
+                    f"({', '.join(self.board_hardware)}), tau of this {name} is "
                     f"{found.kendall_tau:.2f}, and of pairs that differ by less than {CLOSE:.0%} it orders "
                     f"{found.close_right:.0%} as measured"
                 )

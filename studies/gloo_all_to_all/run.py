@@ -2,11 +2,11 @@
 
     sudo python studies/gloo_all_to_all/run.py --out studies/gloo_all_to_all/exchanges.json.xz
     python studies/gloo_all_to_all/run.py --report studies/gloo_all_to_all/exchanges.json.xz
-    python studies/gloo_all_to_all/run.py --boards
+    python studies/gloo_all_to_all/run.py --boards VERSION
 
 Devices have random widths and enter at random times, as in steps. Each exchange runs five times each way, the two ways in
-turns. --boards needs no root: it says how costs would rank the plans of the measured boards if some of their phases
-were what was measured.
+turns. --boards needs no root: it says how costs would rank the plans of the boards by a version of `fbgemm` if some of
+their phases were what was measured.
 """
 
 from __future__ import annotations
@@ -160,8 +160,11 @@ def report(path: Path) -> None:
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3f"))
 
 
-def boards() -> None:
-    """Print how costs rank the plans of the measured boards, with phases replaced by what was measured."""
+def boards(version: str) -> None:
+    """Print how costs rank the plans of the measured boards, with phases replaced by what was measured.
+
+    Plans that a cost does not price are left out for all.
+    """
     import shardgym
 
     tasks = []
@@ -170,10 +173,15 @@ def boards() -> None:
         plans = defaultdict(dict)
         for line in lzma.open(f"leaderboards/{suite}-fbgemm/records.jsonl.xz", "rt"):
             record = json.loads(line)
-            if record["status"] == "ok":
+            if record["status"] == "ok" and record["cost"]["version"] == version:
                 plan = shardgym.ShardingPlan.from_dict(record["plan"])
                 plans[record["task_index"]].setdefault(plan.to_json(), (plan, np.array(record["cost"]["per_device"])))
-        tasks += [(problems[number], *zip(*of_task.values(), strict=True)) for number, of_task in plans.items()]
+        for number, of_task in plans.items():
+            costs = shardgym.make_cost("simulator").evaluate(problems[number], [plan for plan, _ in of_task.values()])
+            priced = [both for both, cost in zip(of_task.values(), costs, strict=True) if cost.feasible]
+            if len(priced) > 2:
+                tasks.append((problems[number], *zip(*priced, strict=True)))
+    print(f"{len(tasks)} tasks")
     rows = []
     for name, settings in (("simulator", {"role": "judge"}), ("simulator", {}), ("roofline", {})):
         cost = shardgym.make_cost(name, **settings)
@@ -202,14 +210,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="measure, and write the times to this file")
     parser.add_argument("--report", type=Path, help="file of an earlier run")
-    parser.add_argument("--boards", action="store_true")
+    parser.add_argument("--boards", metavar="VERSION", help="of the measured cost")
     for name, of_type in (("--rank", int), ("--devices", int), ("--folder", str)):
         parser.add_argument(name, type=of_type, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
         rank_main(given.rank, given.devices, given.folder)
     elif given.boards:
-        boards()
+        boards(given.boards)
     else:
         if given.out:
             measure(given.out)

@@ -26,7 +26,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ def model_summary(name: str) -> str:
     found = shipped_agreement(name)
     if found is not None:
         rows = [
-            {"": _named(name, of.version, (oracle, judge)), "Kendall's tau": f"{of.kendall_tau:.3f}",
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
              "mean absolute error": _percent(of.mape), "predicted / measured": f"{of.level:.2f}"}
             for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
         ]  # fmt: skip
@@ -225,7 +225,7 @@ def model_summary(name: str) -> str:
         ]
     if found is not None and found.board_tasks:
         rows = [
-            {"": _named(name, of.version, (oracle, judge)), "Kendall's tau": f"{of.kendall_tau:.2f}",
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.2f}",
              "close pairs as measured": _percent(of.close_right)}
             for name, of in found.board_models.items()
         ]  # fmt: skip
@@ -262,12 +262,9 @@ def _measured(samples: ComputeSamples | StepSamples) -> str:
     return f"{len(samples):,} measurements of {len(np.unique(samples.labels.content)):,}"
 
 
-def _named(name: str, version: str, cards: Sequence[ModelCard]) -> str:
-    """Say which version of the analytic cost was compared, and which weights where others ship by now."""
-    if name == "roofline":
-        return f"{name} {version}"
-    is_shipped = not version or any(card.weights_sha256.startswith(version) for card in cards)
-    return name if is_shipped else f"{name}, weights {version}"
+def _named(name: str, version: str) -> str:
+    """Say which version of the analytic cost was compared; those of the simulators are their weights."""
+    return f"{name} {version}" if name == "roofline" else name
 
 
 def _errors(oracle: ModelCard, judge: ModelCard) -> str:

@@ -75,6 +75,7 @@ class Claim:
 CLAIMS = (
     Claim("NeuroShard ahead of the best of its time", NEUROSHARD, OF_ITS_TIME, "up to 23.8 %", by_width=True),
     Claim("NeuroShard ahead of LPT (not published)", NEUROSHARD, ("lpt",)),
+    Claim("NeuroShardPlus ahead of NeuroShard (not published)", "neuroshard_plus", (NEUROSHARD,)),
     Claim("DreamShard ahead of heuristics", "dreamshard", ("random", *HEURISTICS), "up to 19 %", by_width=True),
     Claim("DreamShard ahead of LPT (not published)", "dreamshard", ("lpt",)),
     Claim("AutoShard balances compute better than heuristics", "autoshard", HEURISTICS, measure="balance"),

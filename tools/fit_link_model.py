@@ -125,7 +125,7 @@ def fit(exchanges: Sequence[dict[str, Any]]) -> LinkModel:
                 1.0,
                 exchange["devices"] - 1,
                 max(0, busier.max() - BURST_BYTES) / rate * 1e3,
-                (sent + received).max() / 1e6,
+                sent.sum() / 1e6,
             ]
         )
     design = np.array(rows)

@@ -1,8 +1,8 @@
 """What exchanges take where every device has a link of its own: a model fitted to real all-to-alls.
 
 Processes on few cores cannot show it: over the loopback interface all of them share the cores that copy their bytes. So
-`tools/fit_link_model.py` gives each process a network namespace with a link of a known rate, times gloo's
-all-to-alls there, and fits what the rate does not explain.
+`tools/fit_link_model.py` gives each process a network namespace with a link of a known rate, times the measured
+cost's all-to-alls there, and fits what the rate does not explain.
 
 Other exchanges are priced as all-to-alls of the bytes that they move. In a reduce-scatter each device sends each other
 one what is for its samples; an all-gather is the reverse; an all-reduce is one of each. Adding up is no part of it:
@@ -69,15 +69,17 @@ class LinkModel(Record):
     """Time of an all-to-all by its bytes; every device has a full-duplex link.
 
     A device is through when it has taken in what is for it and every sender's last byte has left. Sending takes the
-    bytes over the rate of the link, and what the core needs to hand them to the network; receiving likewise. So of
-    devices that start together, all take about as long as the widest one. A wide device that starts before the others
-    has sent much of it when they come.
+    bytes over the rate of the link; receiving likewise. So of devices that start together, all take about as long as
+    the widest one. A wide device that starts before the others has sent much of it when they come.
+
+    The processes of all devices share the cores that hand their bytes to the network. So that takes the bytes of all
+    devices, however they are spread.
 
     Attributes:
         start_ms: start-up time of an exchange.
         peer_ms: start-up time for every other device.
         wire_factor: bytes on the wire for each byte of payload, in the busier direction.
-        host_ns_per_byte: time of a core for each byte that it sends or receives.
+        host_ns_per_byte: time of the cores for each byte that any device sends.
         hardware: tag of the machine it was fitted on.
         error: median relative error of the fit.
         exchanges: how many exchanges it was fitted to.
@@ -90,7 +92,7 @@ class LinkModel(Record):
     hardware: Name
     error: NotNegative
     exchanges: int
-    schema: Literal["shardgym.link_model/1"] = "shardgym.link_model/1"
+    schema: Literal["shardgym.link_model/2"] = "shardgym.link_model/2"
 
     def exit_ms(
         self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats, peers: int | None = None
@@ -111,18 +113,17 @@ class LinkModel(Record):
         sends = (np.asarray(sent_bytes) > 0) | np.eye(topology.num_devices, dtype=bool)
         last_byte_ms = np.where(sends, sent_ms[..., None], -np.inf).max(axis=-2)
         others = topology.num_devices - 1 if peers is None else peers
-        start_ms = self.start_ms + self.peer_ms * others + latency_ms
+        host_ms = self.host_ns_per_byte / 1e6 * _bytes_in_all(topology, sent_bytes)[..., None]
+        start_ms = self.start_ms + self.peer_ms * others + latency_ms + host_ms
         return np.asarray(start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
 
     def unit_ms(self, topology: Topology, sent_bytes: Ints | Floats) -> Floats:
-        """Return how long each device sends and receives; arguments as `exit_ms`; shape (2, ..., D)."""
+        """Return how long the links of each device send and receive; arguments as `exit_ms`; shape (2, ..., D)."""
         busy_ms = np.zeros((*np.shape(sent_bytes)[:-1], 2))
-        host_bytes = np.zeros(np.shape(sent_bytes)[:-1])
         rates = (topology.intra_bandwidth, topology.inter_bandwidth)
         for payload, rate in zip(wire_bytes(topology, sent_bytes), rates, strict=True):
             busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
-            host_bytes += payload.sum(axis=-1)
-        return np.moveaxis(busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[..., None], -1, 0)
+        return np.moveaxis(busy_ms, -1, 0)
 
     def step_times(self, task: ShardingTask, work: StepWork, loads: Floats) -> ExchangeTimes:
         """Return the phases of a step in which devices wait, of many placements at once.
@@ -193,13 +194,15 @@ class LinkModel(Record):
         """
         factors = _factors(self, task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
         found: list[_Transfer | None] = []
-        for amount, ms, holders in (
-            (loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True), factors.sums_ms, factors.has_samples),
-            (loads[..., REPLICA_BYTES].max(axis=-1, keepdims=True), factors.replicas_ms, None),
+        columns = loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
+        gradients = loads[..., REPLICA_BYTES].max(axis=-1, keepdims=True)
+        for amount, ms, host_ms, holders in (
+            (columns, factors.sums_ms, factors.sums_host_ms, factors.has_samples),
+            (gradients, factors.replicas_ms, factors.replicas_host_ms, None),
         ):
             takes_place = amount > 0
             if takes_place.any():
-                start_ms = factors.everywhere_start_ms
+                start_ms = factors.everywhere_start_ms + amount * host_ms
                 only = None if takes_place.all() else takes_place
                 found.append(_Transfer(start_ms, amount * ms[0], amount * ms[1], None, holders, only))
             else:
@@ -217,15 +220,13 @@ class LinkModel(Record):
         # Bytes that a device owns of each sample, in the order of loads, each load in one piece.
         owned = np.ascontiguousarray(np.moveaxis(loads * factors.item_bytes, -1, 0))
         if factors.domains is None:
-            others = np.add.reduce(owned, axis=-1, keepdims=True) - owned
-            kinds = [others]
+            kinds = [np.add.reduce(owned, axis=-1, keepdims=True) - owned]
         else:
             firsts = np.arange(0, task.num_devices, task.topology.fast_domain_size)
             of_domains = np.add.reduceat(owned, firsts, axis=-1)
             # Added up by domains, as what others have of nothing is then nothing, and not what rounding leaves.
             total = np.add.reduce(of_domains, axis=-1, keepdims=True)
             inside = of_domains[..., factors.domains]
-            others = total - owned
             kinds = [inside - owned, total - inside]
         wire_ms = np.zeros(())
         start_ms = np.zeros(())
@@ -234,10 +235,10 @@ class LinkModel(Record):
             wire_ms = np.maximum(wire_ms, from_others_ms)
             some = np.logical_or.reduce(from_others_ms > 0, axis=-1, keepdims=True)
             start_ms = np.maximum(start_ms, latency_ms * some)
-        start_ms = start_ms + factors.start_ms
-        # The core hands over what is sent and what is received, both as an owner and as a holder of samples.
-        owner_ms = factors.owner_ms * owned + factors.others_host_ms * others
-        holder_ms = self.wire_factor * wire_ms + (factors.own_host_ms * owned + factors.others_host_ms * others)
+        host_ms = np.add.reduce(owned * factors.host_ms, axis=-1, keepdims=True)
+        start_ms = start_ms + host_ms + factors.start_ms
+        owner_ms = factors.owner_ms * owned
+        holder_ms = self.wire_factor * wire_ms
         owns = owned > 0
         return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], factors.has_samples) for n in range(3)]
 
@@ -251,12 +252,13 @@ class _Factors(NamedTuple):
         received_ms: of a byte that others own over these links, shape (K, D).
         latency_ms: of these links, shape (K,).
         owner_ms: of a byte that the device owns and sends, shape (D,).
-        own_host_ms: of it as a holder of samples: what its core hands over, shape (D,).
-        others_host_ms: of a byte that others own, what its core hands over, shape (D,).
+        host_ms: of it, what handing it over takes, shape (D,).
         start_ms: of an exchange, without latency.
         has_samples: which devices have samples; None where all have.
         sums_ms: of a column of partial sums among all devices, sending and receiving, shape (2, D).
-        replicas_ms: of a byte of gradients that all devices have, in one way of an all-reduce, likewise.
+        sums_host_ms: of it, what handing over takes.
+        replicas_ms: of a byte of gradients that all devices have, in one way of an all-reduce, as `sums_ms`.
+        replicas_host_ms: of it, what handing over takes.
         everywhere_start_ms: of these two exchanges, with latency.
     """
 
@@ -265,12 +267,13 @@ class _Factors(NamedTuple):
     received_ms: Floats
     latency_ms: Floats
     owner_ms: Floats
-    own_host_ms: Floats
-    others_host_ms: Floats
+    host_ms: Floats
     start_ms: float
     has_samples: Bools | None
     sums_ms: Floats
+    sums_host_ms: float
     replicas_ms: Floats
+    replicas_host_ms: float
     everywhere_start_ms: float
 
 
@@ -283,20 +286,21 @@ def _factors(links: LinkModel, topology: Topology, batch_size: int, element_byte
     is_mixed = topology.fast_domain_size not in (1, devices)
     used = slice(0, 2) if is_mixed else slice(1, 2) if topology.fast_domain_size < devices else slice(0, 1)
     host_ms = links.host_ns_per_byte / 1e6
-    own_host_ms: Floats = host_ms * (batch_size - samples.astype(np.float64))
-    others_host_ms: Floats = host_ms * samples.astype(np.float64)
+    sums = np.broadcast_to(samples * element_bytes, (devices, devices))
+    replicas = np.full((devices, devices), 1 / devices)
     return _Factors(
         item_bytes=np.array([_ID_BYTES, element_bytes, _ID_BYTES]),
         domains=prices.domains if is_mixed else None,
         received_ms=prices.received_ms[used],
         latency_ms=latency_ms[used],
-        owner_ms=links.wire_factor * prices.sent_ms[used].max(axis=0) + own_host_ms,
-        own_host_ms=own_host_ms,
-        others_host_ms=others_host_ms,
+        owner_ms=links.wire_factor * prices.sent_ms[used].max(axis=0),
+        host_ms=host_ms * (batch_size - samples.astype(np.float64)),
         start_ms=links.start_ms + links.peer_ms * (devices - 1),
         has_samples=None if samples.all() else samples > 0,
-        sums_ms=links.unit_ms(topology, np.broadcast_to(samples * element_bytes, (devices, devices))),
-        replicas_ms=links.unit_ms(topology, np.full((devices, devices), 1 / devices)),
+        sums_ms=links.unit_ms(topology, sums),
+        sums_host_ms=host_ms * float(_bytes_in_all(topology, sums)),
+        replicas_ms=links.unit_ms(topology, replicas),
+        replicas_host_ms=host_ms * float(_bytes_in_all(topology, replicas)),
         everywhere_start_ms=links.start_ms + links.peer_ms * (devices - 1) + latency_ms[used].max(),
     )
 
@@ -402,6 +406,11 @@ def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, F
         payload = np.where(counted, sent_bytes, 0)
         kinds.append(np.stack([payload.sum(axis=-1), payload.sum(axis=-2)], axis=-1).astype(np.float64))
     return kinds[0], kinds[1]
+
+
+def _bytes_in_all(topology: Topology, sent_bytes: Ints | Floats) -> Floats:
+    """Return what all devices send to others, shape (...)."""
+    return np.asarray(np.where(np.eye(topology.num_devices, dtype=bool), 0.0, sent_bytes).sum(axis=(-2, -1)))
 
 
 @functools.cache

@@ -330,7 +330,7 @@ class RooflineCost(CostModel):
     @property
     def version(self) -> str:  # type: ignore[override]
         """Version of the formulas, and the digest of a calibration, shortened."""
-        return "4" if self._calibration is None else f"4-{self._calibration.digest[:8]}"
+        return "5" if self._calibration is None else f"5-{self._calibration.digest[:8]}"
 
     @property
     def hardware(self) -> str:

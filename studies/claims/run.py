@@ -1,6 +1,6 @@
 """What is published about the solvers, held against boards: in direction, and in size where a figure is published.
 
-    python studies/claims/run.py [FOLDER ...] [--json]
+    python studies/claims/run.py [FOLDER ...] [--out FILE]
 
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards. A claim is a row per board, and one
 per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
@@ -14,7 +14,7 @@ geometric means over seeds. Beside each claim stands the same against LPT, which
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -119,7 +119,7 @@ def main() -> int:
     """Read the boards and print the claims; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="the simulated boards if not given")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     try:
         boards = [BoardResults.of(board) for board in load_boards(arguments.folders or BOARDS)]
@@ -128,7 +128,13 @@ def main() -> int:
         return error.exit_code
     rows = [row for claim in CLAIMS for board in boards for row in check(claim, board)]
     rows += [row for board in boards for row in check_goal(board)]
-    print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys"))
+    if arguments.out:
+        with arguments.out.open("w", encoding="utf-8", newline="") as file:
+            # Rows of what a board lacks are shorter.
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    print(tabulate(rows, headers="keys"))
     return 0
 
 

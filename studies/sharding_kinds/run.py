@@ -13,7 +13,8 @@ threads included. There are two passes, each a launch of the ranks and an evalua
 two halves of the real step is the limit of what any cost can reach.
 
 DIR/result.csv has a row per number of ranks and plan; what is printed per type and per cost is made of it.
-DIR/versions.json has the versions of the costs.
+DIR/versions.json has the versions of the costs. --report measures nothing, and makes the columns of costs that predict
+anew; --links and --batch-size have to be those of the measurement.
 """
 
 from __future__ import annotations
@@ -376,10 +377,15 @@ def measure(task: ShardingTask, rounds: int, steps: int, fbgemm_rounds: int) -> 
         for what, values in fbgemm_ms(task, plans, fbgemm_rounds, turn).items():
             add(what, turn, values)
         print(f"{task.num_devices} ranks, fbgemm: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    for what, values in predicted_ms(task, plans):
-        for turn in range(PASSES):
-            add(what, turn, values)
     return rows
+
+
+def add_predictions(rows: list[dict[str, Any]], task: ShardingTask) -> None:
+    """Price the plans of a task's rows by the models of today, which makes their columns anew."""
+    plans = make_plans(task)
+    for what, values in predicted_ms(task, [plans[row["kind"], row["plan"]] for row in rows]):
+        for row, value in zip(rows, values, strict=True):
+            row.update({f"{what}/{turn}": float(value) for turn in range(PASSES)})
 
 
 def halves(rows: list[dict[str, Any]], what: str) -> Floats:
@@ -429,31 +435,37 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="of a round, after two that do not count (%(default)s)")
     parser.add_argument("--fbgemm-rounds", type=int, default=2, help="of each of two evaluations (%(default)s)")
     parser.add_argument("--batch-size", type=int, default=8192, help="of all ranks (%(default)s)")
-    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--report", action="store_true", help="measure nothing, but price the measured plans anew")
     given = parser.parse_args()
     path = given.out / "result.csv"
-    if not given.report:
-        if len(given.links) != len(given.ranks):
-            parser.error(f"--links: expected {len(given.ranks)} rates, one for each of --ranks, got {len(given.links)}")
+    if len(given.links) != len(given.ranks):
+        parser.error(f"--links: expected {len(given.ranks)} rates, one for each of --ranks, got {len(given.links)}")
+    tasks = {
+        ranks: make_task(ranks, links * 1e6 / 8, given.batch_size)
+        for ranks, links in zip(given.ranks, given.links, strict=True)
+    }
+    versions = {name: make_cost(name).version for name in ("fbgemm", *MODELS)}
+    rows: list[dict[str, Any]] = []
+    if given.report:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows += csv.DictReader(file)
+        versions["fbgemm"] = json.loads(path.with_name("versions.json").read_text(encoding="utf-8"))["fbgemm"]
+    else:
         if reason := namespaces.why_not():
             parser.error(reason)
-        measured: list[dict[str, Any]] = []
-        for ranks, links in zip(given.ranks, given.links, strict=True):
-            task = make_task(ranks, links * 1e6 / 8, given.batch_size)
-            measured += measure(task, given.rounds, given.steps, given.fbgemm_rounds)
-        given.out.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(measured[0]))
-            writer.writeheader()
-            writer.writerows(
-                {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
-                for row in measured
-            )
-        versions = {name: make_cost(name).version for name in ("fbgemm", *MODELS)}
-        path.with_name("versions.json").write_text(json.dumps(versions, indent=1) + "\n")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    groups = [[row for row in rows if row["ranks"] == ranks] for ranks in dict.fromkeys(row["ranks"] for row in rows)]
+        for task in tasks.values():
+            rows += measure(task, given.rounds, given.steps, given.fbgemm_rounds)
+    groups = [[row for row in rows if int(row["ranks"]) == ranks] for ranks in tasks]
+    for group, task in zip(groups, tasks.values(), strict=True):
+        add_predictions(group, task)
+    given.out.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(
+            {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        )
+    path.with_name("versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
     for table in (by_kind, by_cost):
         found = [row for group in groups for row in table(group)]
         print(tabulate(found, headers="keys", floatfmt=".2f", tablefmt="github", missingval="-"), end="\n\n")

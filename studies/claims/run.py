@@ -2,7 +2,7 @@
 
     python studies/claims/run.py [FOLDER ...] [--out FILE]
 
-FOLDERs hold records of `shardgym run`, by default those of the simulated boards. A claim is a row per board, and one
+FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row per board, and one
 per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
 "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of the
 boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
@@ -37,7 +37,11 @@ from shardgym.leaderboard.ranking import HEURISTICS
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
-BOARDS = [ROOT / "leaderboards" / f"{suite}-simulator" for suite in SUITES]
+GPU_SUITES = ("dlrm4-gpu-v1", "dlrm8-gpu-v1")
+BOARDS = [
+    *(ROOT / "leaderboards" / f"{suite}-simulator" for suite in SUITES),
+    *(ROOT / "leaderboards" / f"{suite}-gpu" for suite in GPU_SUITES),
+]
 
 #: Share of the tasks that the best rival solved which a rival must have solved to be compared.
 COMPARABLE = 0.9
@@ -118,7 +122,7 @@ class BoardResults:
 def main() -> int:
     """Read the boards and print the claims; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="the simulated boards if not given")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="the simulated boards and those of the GPU suites if not given")
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     try:

@@ -47,6 +47,15 @@ PUBLISHED = ROOT / "benchmarks" / "published_gpu"
 #: Sharding types of plans without rows and replicas.
 BY_COLUMNS = ("table_wise", "column_wise", "table_column_wise")
 
+#: Costs that predict the plans of boards.
+PREDICTING: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("simulator", {}),
+    ("simulator", {"role": "judge"}),
+    ("roofline", {}),
+    ("torchrec_rating", {}),
+    ("replay", {}),
+)
+
 #: Kinds of published rows that are times on a GPU whose tables are in its memory.
 _KERNELS, _EXCHANGES, _COLLECTIVES = "fused", "exchange", "collective"
 
@@ -91,8 +100,8 @@ def error_of_pairs(
     return DifferenceError(cost, version, devices, cuts, round(error, 4), len(found), above, within, against)
 
 
-def on_boards() -> Iterator[DifferenceError]:
-    """Yield the errors of costs that predict, on the plans of measured boards."""
+def on_boards(costs: Iterable[CostModel] | None = None) -> Iterator[DifferenceError]:
+    """Yield the errors of costs that predict, by default of all, on the plans of measured boards."""
     plans: dict[tuple[str, int, str], dict[str, tuple[Any, list[float]]]] = defaultdict(dict)
     folders = sorted((ROOT / "leaderboards").glob("*-fbgemm"))
     for board in load_boards(folders):
@@ -101,11 +110,7 @@ def on_boards() -> Iterator[DifferenceError]:
                 continue
             of_task = plans[result.suite, result.task_index, result.cost.session]
             of_task.setdefault(result.plan.digest, (result.plan, []))[1].append(result.cost.total_ms)
-    costs: list[CostModel] = [
-        make_cost("simulator"), make_cost("simulator", role="judge"), make_cost("roofline"),
-        make_cost("torchrec_rating"), make_cost("replay"),
-    ]  # fmt: skip
-    for cost in costs:
+    for cost in costs or [make_cost(name, **settings) for name, settings in PREDICTING]:
         groups = []
         for (suite, index, _), of_task in plans.items():
             answers = cost.evaluate(load_suite(suite)[index], [plan for plan, _ in of_task.values()])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from shardgym import EmbeddingTable, ShardingTask, Topology
+
+# pytest puts this folder in front of the path, where `neuroshard` and `baselines` are folders of tests.
+sys.path.remove(str(Path(__file__).parent))
+import baselines  # noqa: F401
+import neuroshard  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

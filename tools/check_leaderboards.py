@@ -1,7 +1,7 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
 
 Every record that a deterministic judge scored is scored again. Of every board a sample is solved again: the same
-records everywhere, chosen by a hash among those that took ten seconds or less; with --all it is every record. Where
+records everywhere, chosen by a hash among those that took two seconds or less; with --all it is every record. Where
 there are bounds of all plans, no record may be below them, and one is computed again. At last every generated table and
 page is compared with a fresh one.
 
@@ -25,7 +25,7 @@ from shardgym.evaluation.result import RECORDS, RunInfo, record_files, records_f
 
 ROOT = Path(__file__).parents[1]
 #: Records of each board that are solved again.
-SAMPLE = 12
+SAMPLE = 6
 
 
 def main(arguments: list[str] | None = None) -> int:

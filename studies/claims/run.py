@@ -2,8 +2,8 @@
 
     python studies/claims/run.py [FOLDER ...] [--out FILE]
 
-FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row per board, and one
-per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
+FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
+per board, and one per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
 "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of the
 boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
 geometric means over seeds. Beside each claim stands the same against LPT, which no paper has as a rival.

@@ -91,9 +91,9 @@ def test_by_competing_alone_a_policy_gets_better(monkeypatch):
 
 def test_imitation_lowers_the_loss_and_halves_as_the_teacher_does(monkeypatch):
     monkeypatch.setattr(PpoColumns, "episodes", 1)
-    tasks = training_tasks("dlrm4-v2", 12)
-    solver = PpoColumns(imitation_steps=12, tasks=1, episodes=2).fit(
-        tasks, COST, steps=13, validation=tasks, evaluate_every=4
+    tasks = training_tasks("dlrm4-v2", 6)
+    solver = PpoColumns(imitation_steps=8, tasks=1, episodes=2).fit(
+        tasks, COST, steps=9, validation=tasks, evaluate_every=2
     )
     before, *_, last, _ = [entry["imitation_loss"] for entry in solver.card.curve if "imitation_loss" in entry]
     assert last < 0.9 * before

@@ -94,8 +94,10 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (process.returncode, process.stderr) == (cli.BROKEN_PIPE, "")
 
 
-@pytest.mark.parametrize(("arguments", "code"), [("list costs", 0), ("list foo", 2), ("check-solver random", 0)])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [("check-solver random", 0, ">&-"), ("list foo", 2, "2>&-"), ("list foo", 2, ">&-"), ("list costs", 0, ">&- 2>&-")],
+)
 def test_closed_standard_streams_are_no_error(arguments, code, closed):
     """Python has no stream then, and the next file that is opened would take its number."""
     command = f"exec {sys.executable} -m shardgym {arguments} {closed}"

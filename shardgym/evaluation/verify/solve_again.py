@@ -35,7 +35,7 @@ TIMEOUT_S = 600.0
 #: ... and so much memory: ten times what the hungriest of our solvers needs.
 MAX_BYTES = 2**34
 #: Processor seconds of a plan that a sample may have.
-_MOST_S = 10.0
+_MOST_S = 2.0
 
 
 def solve_again(
@@ -144,7 +144,7 @@ def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
 def sampled(records: Sequence[StoredRecord], count: int) -> list[StoredRecord]:
     """Return so many records of each file: by hashes of suite, task, solver and seed, on any machine.
 
-    Records of plans that took longer than ten seconds of processor time are left out: a sample is for a quick look.
+    Records of plans that took longer than two seconds of processor time are left out: a sample is for a quick look.
     """
 
     def digest(record: StoredRecord) -> str:

@@ -3,7 +3,8 @@
     python studies/claims/run.py [FOLDER ...] [--out FILE]
 
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
-per board, and one per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
+per board, one per family of suites where it has a single rival, and one per largest width where its figure is said to
+depend on that. "against" is the best of the rivals on the same tasks.
 "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of the
 boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
 geometric means over seeds. Beside each claim stands the same against LPT, which no paper has as a rival.
@@ -38,10 +39,20 @@ from shardgym.leaderboard.ranking import HEURISTICS
 ROOT = Path(__file__).parents[2]
 SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
 GPU_SUITES = ("dlrm4-gpu-v1", "dlrm8-gpu-v1")
+#: Suites whose tasks are alike, taken together where a claim has one rival.
+FAMILIES = {
+    "half full": ("dlrm4-v2", "dlrm8-v2", "wide8-v2"),
+    "tight or unequal": ("tight4-v2", "tight8-v2", "hetero4-v2"),
+    "GPUs": GPU_SUITES,
+}
 BOARDS = [
     *(ROOT / "leaderboards" / f"{suite}-simulator" for suite in SUITES),
     *(ROOT / "leaderboards" / f"{suite}-gpu" for suite in GPU_SUITES),
 ]
+
+COLUMNS = (
+    "claim", "published", "board", "tasks of", "solver", "against", "tasks", "ahead", "from", "to", "here", "ms per plan",
+)  # fmt: skip
 
 #: Share of the tasks that the best rival solved which a rival must have solved to be compared.
 COMPARABLE = 0.9
@@ -80,6 +91,8 @@ CLAIMS = (
     Claim("NeuroShard ahead of the best of its time", NEUROSHARD, OF_ITS_TIME, "up to 23.8 %", by_width=True),
     Claim("NeuroShard ahead of LPT (not published)", NEUROSHARD, ("lpt",)),
     Claim("NeuroShardPlus ahead of NeuroShard (not published)", "neuroshard_plus", (NEUROSHARD,)),
+    Claim("PpoColumns ahead of NeuroShard (not published)", "ppo_columns", (NEUROSHARD,)),
+    Claim("NeuroShardPlus ahead of PpoColumns (not published)", "neuroshard_plus", ("ppo_columns",)),
     Claim("DreamShard ahead of heuristics", "dreamshard", ("random", *HEURISTICS), "up to 19 %", by_width=True),
     Claim("DreamShard ahead of LPT (not published)", "dreamshard", ("lpt",)),
     Claim("AutoShard balances compute better than heuristics", "autoshard", HEURISTICS, measure="balance"),
@@ -130,12 +143,16 @@ def main() -> int:
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    rows = [row for claim in CLAIMS for board in boards for row in check(claim, board)]
+    rows = []
+    for claim in CLAIMS:
+        rows += [row for board in boards for row in check(claim, board)]
+        rows += check_families(claim, boards)
     rows += [row for board in boards for row in check_goal(board)]
+    # Rows of what a board lacks are shorter.
+    rows = [{column: row.get(column, "") for column in COLUMNS} for row in rows]
     if arguments.out:
         with arguments.out.open("w", encoding="utf-8", newline="") as file:
-            # Rows of what a board lacks are shorter.
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
     print(tabulate(rows, headers="keys"))
@@ -156,8 +173,24 @@ def check(claim: Claim, board: BoardResults) -> Iterator[dict[str, Any]]:
             yield row | {"here": f"the board lacks {' and '.join(lacking)}"}
             return
         best = best_of(rivals, board, claim.measure, tasks)
-        found = compared(board, claim.solver, best, claim.measure, tasks, 1.0)
+        mine, theirs = (board.figures(name, claim.measure)[tasks] for name in (claim.solver, best))
+        found = {"solver": claim.solver, "against": best} | compared(mine, theirs, 1.0)
         yield row | found | {"here": found["here"] + (f", without {', '.join(lacking)}" if lacking else "")}
+
+
+def check_families(claim: Claim, boards: Sequence[BoardResults]) -> Iterator[dict[str, Any]]:
+    """Yield a row for every family of which several boards have the solver and its only rival."""
+    for family, suites in FAMILIES.items():
+        names = {claim.solver, *claim.rivals}
+        members = [board for board in boards if board.name in suites and names <= board.solvers.keys()]
+        if len(names) != 2 or len(members) < 2:
+            continue
+        mine, theirs = (
+            np.concatenate([board.figures(name, claim.measure) for board in members])
+            for name in (claim.solver, *claim.rivals)
+        )
+        found = {"solver": claim.solver, "against": claim.rivals[0]} | compared(mine, theirs, 1.0)
+        yield {"claim": claim.text, "published": claim.published, "board": family, "tasks of": "all"} | found
 
 
 def check_goal(board: BoardResults) -> Iterator[dict[str, Any]]:
@@ -169,7 +202,8 @@ def check_goal(board: BoardResults) -> Iterator[dict[str, Any]]:
         yield row | {"here": f"the board lacks {'a learned solver' if NEUROSHARD in board.solvers else NEUROSHARD}"}
         return
     for name in learned:
-        found = compared(board, name, NEUROSHARD, "cost", np.full(len(board.groups), fill_value=True), 1 / GOAL_RATIO)
+        mine, theirs = (board.figures(one, "cost") for one in (name, NEUROSHARD))
+        found = {"solver": name, "against": NEUROSHARD} | compared(mine, theirs, 1 / GOAL_RATIO)
         records = board.solvers[name].records
         # Processor time, where all records have it: what passes depends on what else the machine does.
         cpu = [r.cpu_time_s for r in records if r.cpu_time_s is not None]
@@ -190,22 +224,16 @@ def best_of(rivals: Sequence[str], board: BoardResults, measure: str, tasks: Boo
     return min(comparable, key=lambda name: float(logs[name][common].mean()) if common.any() else np.inf)
 
 
-def compared(
-    board: BoardResults, solver: str, rival: str, measure: str, tasks: Bools, threshold: float
-) -> dict[str, Any]:
+def compared(mine: Floats, theirs: Floats, threshold: float) -> dict[str, Any]:
     """Return how far a solver is ahead of a rival on the tasks that both solved.
 
     Args:
-        board: holds both.
-        solver: name.
-        rival: name.
-        measure: "cost" or "balance".
-        tasks: which of the board's, shape (T,).
+        mine: figures of the solver, NaN where it has none, shape (T,).
+        theirs: of the rival.
         threshold: ratio that the claim asks for at least.
     """
-    mine, theirs = (board.figures(name, measure) for name in (solver, rival))
-    both = tasks & np.isfinite(mine) & np.isfinite(theirs)
-    found: dict[str, Any] = {"solver": solver, "against": rival, "tasks": int(both.sum())}
+    both = np.isfinite(mine) & np.isfinite(theirs)
+    found: dict[str, Any] = {"tasks": int(both.sum())}
     if not both.any():
         return found | {"here": "no task that both solved"}
     ratio, low, high = paired_ratio(theirs[both], mine[both]).values()

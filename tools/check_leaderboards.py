@@ -12,7 +12,10 @@ disagrees.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import fill_pages
@@ -36,30 +39,40 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-pages", action="store_true", help="leave out tables and pages")
     options = parser.parse_args(arguments)
     folders = options.folders or repeatable_boards()
-    bad = 0
-    for folder in folders:
-        try:
-            report = verify(
-                records_file(folder) or folder / RECORDS, solve=True, solve_sample=None if options.all else SAMPLE
-            )
-        except ShardGymError as error:
-            print(f"{folder}: {error}")
-            bad += 1
-            continue
-        for row in report.rows:
-            if row.status in ("mismatch", "unreadable"):
-                print(row.line(ascii_only=True))
-        print(f"{folder}: {report.footer()}", flush=True)
-        bad += not report.ok
-    for folder in folders:
-        if (folder / plan_bounds.BOUNDS).is_file():
-            found = plan_bounds.problems(folder)
-            print("\n".join(found) or f"{folder}: no plan is below the bound of its task")
-            bad += bool(found)
-    if not options.no_pages:
-        bad += fill_pages.main(["--check"])
+    sample = None if options.all else SAMPLE
+    # Forks, as the tools' modules are found by the path of this process alone.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
+        # The pages take longest, so they come first.
+        pages = [] if options.no_pages else [pool.submit(fill_pages.main, ["--check"])]
+        checks = [pool.submit(checked, folder, sample) for folder in folders]
+        bad = 0
+        for check in checks:
+            lines, is_bad = check.result()
+            print("\n".join(lines), flush=True)
+            bad += is_bad
+        bad += sum(page.result() for page in pages)
     print("NOT in order" if bad else "in order")
     return 1 if bad else 0
+
+
+def checked(folder: Path, sample: int | None) -> tuple[list[str], bool]:
+    """Check the records of a folder, and its bounds where it has some; returns what to print, and whether it is bad.
+
+    Args:
+        folder: of a run.
+        sample: records that are solved again; None for all.
+    """
+    try:
+        report = verify(records_file(folder) or folder / RECORDS, solve=True, solve_sample=sample)
+    except ShardGymError as error:
+        return [f"{folder}: {error}"], True
+    lines = [row.line(ascii_only=True) for row in report.rows if row.status in ("mismatch", "unreadable")]
+    lines.append(f"{folder}: {report.footer()}")
+    below: list[str] = []
+    if (folder / plan_bounds.BOUNDS).is_file():
+        below = plan_bounds.problems(folder)
+        lines += below or [f"{folder}: no plan is below the bound of its task"]
+    return lines, bool(below) or not report.ok
 
 
 def repeatable_boards() -> list[Path]:

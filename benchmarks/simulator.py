@@ -202,7 +202,7 @@ def good_plans(task: ShardingTask, oracle: CostModel, count: int, rng: np.random
         plan = searched[rng.integers(len(searched))]
         shards = list(plan.shards)
         for n in rng.choice(len(shards), size=min(len(shards), int(rng.integers(1, 5))), replace=False):
-            shards[n] = dataclasses.replace(shards[n], device=int(rng.integers(task.num_devices)))
+            shards[n] = dataclasses.replace(shards[n], devices=(int(rng.integers(task.num_devices)),))
         moved = dataclasses.replace(plan, shards=tuple(shards))
         with contextlib.suppress(InfeasiblePlanError):
             moved.validate(task)

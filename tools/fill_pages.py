@@ -263,8 +263,8 @@ def _measured(samples: ComputeSamples | StepSamples) -> str:
 
 
 def _named(name: str, version: str) -> str:
-    """Say which version of the analytic cost was compared; those of the simulators are their weights."""
-    return f"{name} {version}" if name == "roofline" else name
+    """Say which version was compared: it may not be the one that ships. A measurement has none."""
+    return f"{name} {version}".rstrip()
 
 
 def _errors(oracle: ModelCard, judge: ModelCard) -> str:

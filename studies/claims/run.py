@@ -4,10 +4,10 @@
 
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
 per board, one per family of suites where it has a single rival, and one per largest width where its figure is said to
-depend on that. "against" is the best of the rivals on the same tasks.
-"ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of the
-boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
-geometric means over seeds. Beside each claim stands the same against LPT, which no paper has as a rival.
+depend on that. "against" is the best of the rivals on the same tasks. "ahead" is the geometric mean over tasks of the
+rival's cost over the solver's, less 1, with the 95 % interval of the boards; for balance, of the solver's over the
+rival's. Tasks that one of the two did not solve are left out. Costs are geometric means over seeds. Beside
+each claim stands the same against LPT, which no paper has as a rival.
 
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
 """
@@ -135,7 +135,9 @@ class BoardResults:
 def main() -> int:
     """Read the boards and print the claims; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="the simulated boards and those of the GPU suites if not given")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="default: simulated boards, and those of GPU suites"
+    )
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     try:

@@ -449,6 +449,8 @@ def main() -> None:
     if given.report:
         with path.open(newline="", encoding="utf-8") as file:
             rows += csv.DictReader(file)
+        if {int(row["ranks"]) for row in rows} != set(tasks):
+            parser.error(f"--ranks: {given.ranks}, expected those of {path}, as all its plans are priced anew")
         versions["fbgemm"] = json.loads(path.with_name("versions.json").read_text(encoding="utf-8"))["fbgemm"]
     else:
         if reason := namespaces.why_not():

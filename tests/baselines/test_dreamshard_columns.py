@@ -165,7 +165,7 @@ def test_one_large_table_is_spread_over_devices():
     assert len({shard.devices[0] for shard in plan.shards if shard.table == "t0"}) > 2
     whole = make_solver("dreamshard")
     costs = cost.evaluate(LARGE, [plan, whole.solve(LARGE, cost, seed=1)])
-    assert costs[0].total_ms < 0.8 * costs[1].total_ms
+    assert costs[0].total_ms < 0.75 * costs[1].total_ms
     assert solver.weights_digest == whole.weights_digest
 
 

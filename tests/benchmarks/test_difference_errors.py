@@ -33,7 +33,7 @@ def test_an_error_is_the_median_and_what_is_above_it_is_counted_apart(script):
 
 
 def test_the_package_has_the_errors_of_todays_costs(script):
-    """To 2 %: another version of SciPy may stop a fit a little elsewhere. `replay` is slow: its version is compared."""
+    """To 2 %: another version of SciPy may stop a fit a little elsewhere. Of `replay`, which is slow, the version."""
     module = script("difference_errors")
     kept = {(one.cost, one.version, one.devices, one.cuts): one for one in DifferenceErrors.load(ERRORS).errors}
     costs = [make_cost(name, **settings) for name, settings in module.PREDICTING if name != "replay"]
@@ -44,3 +44,10 @@ def test_the_package_has_the_errors_of_todays_costs(script):
     for one in now:
         there = kept[one.cost, one.version, one.devices, one.cuts]
         assert (there.error, there.pairs) == (pytest.approx(one.error, rel=0.02), one.pairs), remedy
+
+
+@pytest.mark.slow
+def test_the_package_has_the_error_of_replay(script):
+    (now,) = script("difference_errors").on_boards([make_cost("replay")])
+    (kept,) = [one for one in DifferenceErrors.load(ERRORS).errors if one.cost == "replay"]
+    assert (kept.error, kept.pairs) == (pytest.approx(now.error, rel=0.02), now.pairs)

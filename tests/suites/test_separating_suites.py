@@ -84,7 +84,7 @@ def test_in_every_group_the_rule_is_far_from_the_best_known_plan(separation, nam
 
 
 @pytest.mark.repository
-@pytest.mark.parametrize(("name", "index"), [("wide8-v2", 0), ("tight4-v2", 2)])
+@pytest.mark.parametrize(("name", "index"), [("wide8-v2", 4), ("tight4-v2", 2)])
 def test_what_is_stated_of_a_task_is_found_again(separation, name, index):
     suite = shipped(name)
     row = separation.read(separation.DATA / f"{name}.csv")[index]
@@ -94,7 +94,7 @@ def test_what_is_stated_of_a_task_is_found_again(separation, name, index):
     for cost, rule_ms in ((oracle, row.lpt_ms), (judge, row.lpt_judge_ms)):
         ruled, found = (answer.total_ms for answer in cost.evaluate(suite[index], [rule, plan]))
         assert ruled == pytest.approx(rule_ms, rel=1e-4)
-        assert ruled >= 1.03 * found
+        assert ruled >= 1.1 * found
     assert not separation.is_bound_by_a_table(suite[index], oracle)
 
 
@@ -112,16 +112,12 @@ def test_nodes16_has_nodes_of_eight():
 
 
 @pytest.mark.repository
-@pytest.mark.parametrize(
-    ("name", "index", "least"),
-    # Both were drawn where it was a tenth; the simulator, which prices rows8-v1, has changed since.
-    [("rows8-v1", 0, 1.09), ("rows8-v1", 4, 1.09), ("nodes16-v1", 0, 1.1), ("nodes16-v1", 2, 1.1)],
-)
-def test_columns_alone_are_slower_than_plans_of_any_kind(separation, name, index, least):
+@pytest.mark.parametrize(("name", "index"), [("rows8-v1", 0), ("rows8-v1", 7), ("nodes16-v1", 0), ("nodes16-v1", 2)])
+def test_columns_alone_are_a_tenth_slower_than_plans_of_any_kind(separation, name, index):
     oracle, judge = separation.predicted_costs(shipped(name))
     task = shipped(name)[index]
     plan = make_solver("neuroshard_plus", kicks=16).solve(task, oracle)
     assert {plan.kind_of(table.name, task) for table in task.tables} & {"row_wise", "table_row_wise", "grid_shard"}
     by_columns = make_solver("neuroshard_plus", kicks=16, sharding_types=[]).solve(task, oracle)
     of_columns, of_any = (answer.total_ms for answer in judge.evaluate(task, [by_columns, plan]))
-    assert of_columns >= least * of_any
+    assert of_columns >= 1.1 * of_any

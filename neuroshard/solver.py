@@ -34,8 +34,8 @@ class ColumnSolver(abc.ABC):
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile what the search needs."""
 
-    def uses_hosts(self, task: ShardingTask, cost: CostModel) -> bool:  # noqa: ARG002
-        """Say whether rows may be in the memory of hosts."""
+    def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:  # noqa: ARG002
+        """Say whether rows may be in the memory of hosts or on SSDs."""
         return False
 
     @abc.abstractmethod
@@ -80,7 +80,8 @@ class ColumnSolver(abc.ABC):
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         in_use = plan_in_use(initial_plan, migration_ms_per_byte)
-        check_possible(task, in_host=self.uses_hosts(task, cost))
+        beyond = self.leaves_devices(task, cost)
+        check_possible(task, in_host=beyond, on_ssd=beyond)
         if time_limit_s is not None:
             self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)

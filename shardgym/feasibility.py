@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.shard import COLUMN_UNIT, Shard, device_memory, format_devices
+from shardgym.shard import COLUMN_UNIT, SSD_OPTIMIZERS, Shard, device_memory, format_devices
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask, exact_bytes
 
@@ -21,8 +21,8 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
     """Return one sentence per problem of a plan apart from memory.
 
     These are unknown tables and devices, groups that do not divide the devices or are one device, holders that are not
-    one in each group, rows in the memory of a host that several devices hold, cells without exactly one shard, and
-    widths that FBGEMM cannot fuse.
+    one in each group, rows in the memory of a host or on an SSD that several devices hold, rows on an SSD with an
+    optimiser that FBGEMM has not got there, cells without exactly one shard, and widths that FBGEMM cannot fuse.
     """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     if group_size is not None and task.num_devices % group_size:
@@ -44,10 +44,16 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
             )
         elif len(shard.devices) > 1 or group_size is not None:
             problems += _holder_problems(shard, task.num_devices, group_size)
-        if shard.in_host_memory and len(shard.devices) > 1:
+        if shard.memory != "device" and len(shard.devices) > 1:
+            where = "on an SSD" if shard.memory == "ssd" else "in the memory of a host"
             problems.append(
-                f"table '{shard.table}' has rows in the memory of a host (kernel {shard.compute_kernel}) and is held "
+                f"table '{shard.table}' has rows {where} (kernel {shard.compute_kernel}) and is held "
                 f"by {format_devices(shard.devices)}: expected one device, or kernel fused, in whose memory copies are"
+            )
+        if shard.memory == "ssd" and (optimizer := task.optimizer_of(task.table(shard.table))) not in SSD_OPTIMIZERS:
+            problems.append(
+                f"table '{shard.table}' has kernel key_value and optimiser {optimizer}: FBGEMM trains rows on SSDs "
+                f"with {' or '.join(SSD_OPTIMIZERS)}"
             )
         if shard.num_columns % COLUMN_UNIT:
             problems.append(
@@ -72,15 +78,17 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
 
-def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
+def check_possible(task: ShardingTask, *, in_host: bool = False, on_ssd: bool = False) -> None:
     """Refuse tasks that no plan is feasible for, however tables are cut by columns.
 
     Args:
         task: the task.
         in_host: whether rows may be in the memory of hosts.
+        on_ssd: whether rows may be on SSDs, too.
 
     Raises:
-        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together, and hosts.
+        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together, and hosts,
+            and SSDs.
     """
     for table in task.tables:
         if table.embedding_dim % COLUMN_UNIT:
@@ -91,13 +99,16 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     needed = {table.name: _least_bytes(task, table) for table in task.tables}
     missing = sum(needed.values()) - task.total_capacity_bytes
     on_hosts = task.topology.num_hosts * task.topology.host_memory_bytes
-    if in_host and missing > on_hosts:
+    on_ssds = task.topology.num_devices * task.topology.ssd_bytes if on_ssd else 0
+    beyond = on_hosts + on_ssds
+    if (in_host or on_ssds) and missing > beyond:
+        more = f" and the SSDs {exact_bytes(on_ssds, '')}" if on_ssds else ""
         raise NoFeasiblePlanError(
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
-            f"{exact_bytes(on_hosts, '')}: {exact_bytes(missing - on_hosts)} too few"
+            f"{exact_bytes(on_hosts, '')}{more}: {exact_bytes(missing - beyond)} too few"
         )
-    if missing > 0 and not in_host:
+    if missing > 0 and not (in_host or on_ssds):
         largest = max(needed, key=needed.__getitem__)
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
@@ -118,11 +129,13 @@ def exceeds_devices(task: ShardingTask) -> bool:
 
 
 def _host(task: ShardingTask) -> str:
-    """Say that there is more room in the memory of hosts, where there is."""
-    if not task.topology.host_memory_bytes:
+    """Say that there is more room in the memory of hosts and on SSDs, where there is."""
+    topology = task.topology
+    if not topology.host_memory_bytes and not topology.ssd_bytes:
         return ""
-    size = exact_bytes(task.topology.host_memory_bytes, "")
-    return f", or a solver that uses the {size} of each host, as neuroshard_plus with cost gpu or roofline"
+    sizes = {"host": topology.host_memory_bytes, "SSD": topology.ssd_bytes}
+    known = " and ".join(f"{exact_bytes(size, '')} of each {what}" for what, size in sizes.items() if size)
+    return f", or a solver that uses the {known}, as neuroshard_plus with cost gpu or roofline"
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
@@ -198,23 +211,33 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
-    """Yield a sentence for every device and host whose shards of known tables exceed its memory, largest first."""
+    """Yield a sentence for every device, host and SSD whose shards of known tables exceed it, largest first."""
     yield from _device_problems(task, shards)
+    topology = task.topology
     on_hosts: dict[int, list[tuple[int, str]]] = {}
+    on_ssds: dict[int, list[tuple[int, str]]] = {}
     for shard in shards:
-        if shard.in_host_memory and task.has_table(shard.table):
-            for device in shard.devices:
-                sized = (shard.host_bytes(task), shard.table)
-                on_hosts.setdefault(task.topology.host_of(device), []).append(sized)
-    limit = task.topology.host_memory_bytes
-    for host in sorted(host for host in on_hosts if host < task.topology.num_hosts):
-        used = sum(size for size, _ in on_hosts[host])
+        if shard.memory == "device" or not task.has_table(shard.table):
+            continue
+        for device in (device for device in shard.devices if device < topology.num_devices):
+            if shard.memory == "host":
+                on_hosts.setdefault(topology.host_of(device), []).append((shard.host_bytes(task), shard.table))
+            else:
+                on_ssds.setdefault(device, []).append((shard.ssd_bytes(task), shard.table))
+    yield from _full("the memory of host", on_hosts, topology.host_memory_bytes, "host_memory_bytes")
+    yield from _full("the SSD of device", on_ssds, topology.ssd_bytes, "ssd_bytes")
+
+
+def _full(what: str, held: Mapping[int, list[tuple[int, str]]], limit: int, field: str) -> Iterator[str]:
+    """Yield a sentence for every memory of a kind that holds more than its limit; `field` of a topology sets that."""
+    for number in sorted(held):
+        used = sum(size for size, _ in held[number])
         if used > limit:
-            largest = ", ".join(f"'{table}' {size}" for size, table in sorted(on_hosts[host], reverse=True)[:3])
-            give = "" if limit else ": the topology has none, give host_memory_bytes or use kernel fused"
+            largest = ", ".join(f"'{table}' {size}" for size, table in sorted(held[number], reverse=True)[:3])
+            give = "" if limit else f": the topology has none, give {field} or use kernel fused"
             yield (
-                f"the memory of host {host} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its "
-                f"{limit}{give}; largest of its {len(on_hosts[host])} shards: {largest}"
+                f"{what} {number} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its "
+                f"{limit}{give}; largest of its {len(held[number])} shards: {largest}"
             )
 
 

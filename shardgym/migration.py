@@ -136,7 +136,7 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
             columns = max(shard.columns[0], part.columns[0]), min(shard.columns[1], part.columns[1])
             area += (rows[1] - rows[0]) * (columns[1] - columns[0])
             for destination in shard.devices:
-                if destination in part.devices and shard.in_host_memory == part.in_host_memory:
+                if destination in part.devices and shard.memory == part.memory:
                     continue
                 source = _nearest(part.devices, destination, domain, sent)
                 link: Link = "intra" if source // domain == destination // domain else "inter"

@@ -107,7 +107,12 @@ class ShardingPlan(Record):
     @functools.cached_property
     def uses_host_memory(self) -> bool:
         """Whether rows of a shard are in the memory of a host."""
-        return any(shard.in_host_memory for shard in self.shards)
+        return any(shard.memory == "host" for shard in self.shards)
+
+    @functools.cached_property
+    def leaves_devices(self) -> bool:
+        """Whether rows of a shard are in another memory than that of a device."""
+        return any(shard.memory != "device" for shard in self.shards)
 
     @functools.cached_property
     def has_replicas(self) -> bool:
@@ -139,7 +144,7 @@ class ShardingPlan(Record):
         """
         num_embeddings = task.table(table).num_embeddings
         shards = self.of_table(table)
-        if self.uses_host_memory:  # which memory rows are in makes no other kind
+        if self.leaves_devices:  # which memory rows are in makes no other kind
             plain = (dataclasses.replace(s, compute_kernel="fused", cache_load_factor=0.0) for s in shards)
             shards = tuple(_with_joined_rows(tuple(plain)))
         if not shards:
@@ -182,10 +187,15 @@ class ShardingPlan(Record):
         topology = task.topology
         found = [0] * topology.num_hosts
         for shard in self.shards:
-            hosts = {topology.host_of(device) for device in shard.devices if shard.in_host_memory}
+            hosts = {topology.host_of(device) for device in shard.devices if shard.memory == "host"}
             for host in sorted(hosts & set(range(topology.num_hosts))):
                 found[host] += shard.host_bytes(task)
         return found
+
+    def bytes_per_ssd(self, task: ShardingTask) -> list[int]:
+        """Bytes of weights on the SSD of each device, at most `task.topology.ssd_bytes`."""
+        check_instance("task", task, ShardingTask)
+        return [sum(shard.ssd_bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
 
     def memory_per_device(self, task: ShardingTask, *, hottest: bool = True) -> list[DeviceMemory]:
         """Return what each device's memory holds in a step, at most `task.topology.memory_bytes`.

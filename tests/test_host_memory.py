@@ -47,12 +47,15 @@ def test_round_trip(shard):
     assert TASK.digest != dataclasses.replace(TASK, topology=Topology.preset("cpu", 4)).digest
 
 
-@pytest.mark.parametrize(("kernel", "share"), [("fused_uvm_caching", 0.0), ("fused", 0.5), ("fused_uvm", 0.5)])
+@pytest.mark.parametrize(
+    ("kernel", "share"), [("fused_uvm_caching", 0.0), ("key_value", 0.0), ("fused", 0.5), ("fused_uvm", 0.5)]
+)
 def test_a_cache_needs_a_share_and_the_other_way_round(kernel, share):
-    with pytest.raises(InputError, match="cache_load_factor above 0 with compute_kernel 'fused_uvm_caching' alone"):
+    with pytest.raises(InputError, match="above 0 with compute_kernel 'fused_uvm_caching' or 'key_value' alone"):
         Shard("a", *WHOLE, 0, kernel, share)
-    with pytest.raises(InputError, match="compute_kernel: expected 'fused', 'fused_uvm' or 'fused_uvm_caching'"):
-        Shard("a", *WHOLE, 0, "key_value")
+    expected = "compute_kernel: expected 'fused', 'fused_uvm', 'fused_uvm_caching' or 'key_value'"
+    with pytest.raises(InputError, match=expected):
+        Shard("a", *WHOLE, 0, "ssd_virtual_table")
 
 
 def test_rows_under_different_kernels_stay_apart():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -348,8 +347,8 @@ def _beside(
     if others:
         try:
             # Bounds are of plans on devices alone.
-            devices = dataclasses.replace(task.topology, host_memory_bytes=0)
-            placed += call_solver(solver, task.part(room, others, devices), cost, seed, **options).shards
+            part = task.part(room, others, task.topology.devices_alone)
+            placed += call_solver(solver, part, cost, seed, **options).shards
         except NO_PLAN:
             return None
     return ShardingPlan.of(task, placed)

@@ -32,12 +32,14 @@ class _Filled(NamedTuple):
     Attributes:
         steps: position of each table's split, shape (n,).
         host_bytes: of them in the memory of the device's host.
+        ssd_bytes: of them on the device's SSD.
         ms: that they take, exchanges included.
         vector: added up over them, see `AdditiveCosts.vectors`.
     """
 
     steps: Ints
     host_bytes: int
+    ssd_bytes: int
     ms: float
     vector: Floats
 
@@ -89,6 +91,7 @@ class Search:
         self._ms = np.array([split.ms + self._exchange_ms(n) for n, split in every])
         self._device_bytes = np.array([split.device_bytes for _, split in every], dtype=np.int64)
         self._host_bytes = np.array([split.host_bytes for _, split in every], dtype=np.int64)
+        self._ssd_bytes = np.array([split.ssd_bytes for _, split in every], dtype=np.int64)
         self._step_tables, self._step_bytes = self._steps_in_order()
         self._fillings: dict[tuple[int, bytes], _Filled | None] = {}
 
@@ -107,12 +110,14 @@ class Search:
             np.array([more for _, _, _, more in steps], dtype=np.int64),
         )
 
-    def offer(self, devices: list[int] | None) -> None:
-        """Offer the plan of an assignment."""
+    def offer(self, devices: list[int] | None) -> bool:
+        """Offer the plan of an assignment; returns whether memory is enough for it."""
         filled = None if devices is None else self._fill_all(devices)
-        if devices is not None and filled is not None:
-            sums = np.stack([of_device.vector for of_device in filled])
-            self._offer_priced(devices, float(self._costs.total_ms(self._number, sums[None])[0]))
+        if devices is None or filled is None:
+            return False
+        sums = np.stack([of_device.vector for of_device in filled])
+        self._offer_priced(devices, float(self._costs.total_ms(self._number, sums[None])[0]))
+        return True
 
     def _offer_priced(self, devices: list[int], total_ms: float) -> bool:
         """Offer the plan of an assignment that respects memory; returns whether it is the best so far."""
@@ -149,13 +154,16 @@ class Search:
         busy = [0.0] * task.num_devices
         room = list(task.capacity_bytes)
         host_room = [topology.host_memory_bytes] * topology.num_hosts
+        ssd_room = [topology.ssd_bytes] * task.num_devices
         devices = [0] * task.num_tables
         for n in sorted(range(task.num_tables), key=lambda n: (-self.splits[n][0].ms, n)):
             least, fastest = self.splits[n][0], self.splits[n][-1]
             able = [
                 d
                 for d in range(task.num_devices)
-                if least.device_bytes <= room[d] and least.host_bytes <= host_room[topology.host_of(d)]
+                if least.device_bytes <= room[d]
+                and least.host_bytes <= host_room[topology.host_of(d)]
+                and least.ssd_bytes <= ssd_room[d]
             ]
             if not able:
                 return None
@@ -164,6 +172,7 @@ class Search:
             busy[device] += fastest.ms + self._exchange_ms(n)
             room[device] -= least.device_bytes
             host_room[topology.host_of(device)] -= least.host_bytes
+            ssd_room[device] -= least.ssd_bytes
         return devices
 
     def improve(self, budget: Budget) -> None:
@@ -252,10 +261,10 @@ class Search:
         if here is None or there is None:
             return None
         now = [here if d == slowest else there if d == change.target else of for d, of in enumerate(filled)]
-        return (here, there) if self._hosts_have_room(now) else None
+        return (here, there) if self._others_have_room(now) else None
 
     def _fill_all(self, devices: Sequence[int]) -> list[_Filled] | None:
-        """Return what devices hold in an assignment; None where memory of devices or hosts is exceeded."""
+        """Return what devices hold in an assignment; None where one of the memories is exceeded."""
         held = np.array(devices)
         found = []
         for device in range(self._task.num_devices):
@@ -263,11 +272,13 @@ class Search:
             if filled is None:
                 return None
             found.append(filled)
-        return found if self._hosts_have_room(found) else None
+        return found if self._others_have_room(found) else None
 
-    def _hosts_have_room(self, filled: Sequence[_Filled]) -> bool:
-        """Say whether the memory of hosts is enough."""
+    def _others_have_room(self, filled: Sequence[_Filled]) -> bool:
+        """Say whether the memory of hosts and SSDs is enough."""
         topology = self._task.topology
+        if max(of_device.ssd_bytes for of_device in filled) > topology.ssd_bytes:
+            return False
         room = [topology.host_memory_bytes] * topology.num_hosts
         for device, of_device in enumerate(filled):
             room[topology.host_of(device)] -= of_device.host_bytes
@@ -308,7 +319,8 @@ class Search:
         rows = self._first[tables] + steps[tables]
         # One after the other, so that the sum is the same on all processors.
         ms = sum(self._ms[rows].tolist())
-        return _Filled(steps[tables], int(self._host_bytes[rows].sum()), ms, self._vectors[rows].sum(axis=0))
+        host_bytes, ssd_bytes = int(self._host_bytes[rows].sum()), int(self._ssd_bytes[rows].sum())
+        return _Filled(steps[tables], host_bytes, ssd_bytes, ms, self._vectors[rows].sum(axis=0))
 
     def _exchange_ms(self, table: int) -> float:
         of = self._task.tables[table]

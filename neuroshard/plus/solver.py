@@ -21,6 +21,7 @@ from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver, NeuroShard
+from neuroshard.ssd_tables import ssd_choices
 from shardgym.arguments import check_instance, check_list
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -88,9 +89,10 @@ class NeuroShardPlus(ColumnSolver):
                 known = ", ".join(SHARED_TYPES)
                 raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
 
-    def uses_hosts(self, task: ShardingTask, cost: CostModel) -> bool:
+    def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:
         """See `ColumnSolver`."""
-        return cost.host_memory and task.topology.host_memory_bytes > 0 and cost.additive() is not None
+        topology = task.topology
+        return cost.host_memory and topology != topology.devices_alone and cost.additive() is not None
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search, and NeuroShard's, which gives plans to start from."""
@@ -109,15 +111,15 @@ class NeuroShardPlus(ColumnSolver):
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
         task = shards.task
-        in_host = self.uses_hosts(task, cost)
+        beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
-        if not in_host or task.total_bytes <= task.total_capacity_bytes:
+        if not beyond or task.total_bytes <= task.total_capacity_bytes:
             try:
                 self._search_in_devices(shards, costs, kinds, cost.replicas, seed, budget, incumbent)
             except NoFeasiblePlanError:
-                if not in_host:
+                if not beyond:
                     raise
-        if in_host and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
+        if beyond and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
             self._search_in_tiers(task, costs, kinds, seed, budget, incumbent)
 
     def _search_in_devices(
@@ -154,28 +156,34 @@ class NeuroShardPlus(ColumnSolver):
         self, task: ShardingTask, costs: AdditiveCosts, kinds: set[str], seed: int, budget: Budget,
         incumbent: Incumbent,
     ) -> None:  # fmt: skip
-        """Search with rows in the memory of devices and hosts; first comes a plan by memory alone.
+        """Search with rows in the memory of devices and hosts, and on SSDs; first comes a plan by memory alone.
 
         Raises:
             OutOfTime: the budget is spent.
             NoFeasiblePlanError: no packing was found, or none for which hosts have room.
         """
-        forms = forms_of(task, costs, kinds, in_host=True)
-        splits = splits_of(task, costs, in_host=True, row_cuts=self.row_cuts)
-        # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
-        uncached = [[split for split in of_table if not split.shards[0].cache_load_factor] for of_table in splits]
-        for of_tables in (splits, uncached):
-            shards = TieredShards(task, costs, of_tables)
-            pricing = TieredPricing(shards, costs, self.settings.softness, alike=not self.row_cuts)
-            search = ExactSearch(pricing, forms, self.settings, budget, seed, incumbent)
-            with contextlib.suppress(NoFeasiblePlanError):
-                search.found(Allocation(pricing, pack_units(shards)))
-            search.run()
-            if incumbent.cost_ms < math.inf:
-                return
+        in_host = task.topology.host_memory_bytes > 0
+        for on_ssd in ssd_choices(task, costs):
+            forms = forms_of(task, costs, kinds, in_host=in_host, on_ssd=on_ssd)
+            splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts, on_ssd=on_ssd)
+            # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
+            uncached = [
+                [split for split in of_table if split.shards[0].compute_kernel != "fused_uvm_caching"]
+                for of_table in splits
+            ]
+            for of_tables in (splits, uncached):
+                shards = TieredShards(task, costs, of_tables)
+                pricing = TieredPricing(shards, costs, self.settings.softness, alike=not self.row_cuts)
+                search = ExactSearch(pricing, forms, self.settings, budget, seed, incumbent)
+                with contextlib.suppress(NoFeasiblePlanError):
+                    search.found(Allocation(pricing, pack_units(shards)))
+                search.run()
+                if incumbent.cost_ms < math.inf:
+                    return
         raise NoFeasiblePlanError(
-            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
-            "no room for the rows for which devices have none; what helps: more memory of hosts or devices"
+            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, the "
+            f"SSDs of devices {exact_bytes(task.topology.ssd_bytes, '')}, and no room for the rows for which devices "
+            "have none; what helps: more memory of hosts or devices"
         )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:

@@ -1,4 +1,4 @@
-"""Pricing where rows may be in the memory of hosts: devices fill their own memory with what saves the most time."""
+"""Pricing where rows may be in the memory of hosts or on SSDs: devices fill their own with what saves the most time."""
 
 from __future__ import annotations
 
@@ -78,12 +78,15 @@ class TieredPricing(ExactPricing):
     def has_room(self, units: Ints) -> bool:
         """See `Pricing`."""
         ways = self.ways(units)
-        on_devices = np.where(ways >= 0, self.shards.way_host_bytes[ways], 0).sum(axis=1)
+        topology = self.shards.task.topology
+        of_hosts = np.where(ways >= 0, self.shards.way_host_bytes[ways], 0).sum(axis=1)
+        on_ssds = np.where(ways >= 0, self.shards.way_ssd_bytes[ways], 0).sum(axis=1)
         for place in self.shared.places.values():
-            on_devices[place.devices] += place.form.host_bytes
-        on_hosts = np.zeros(self.shards.task.topology.num_hosts, dtype=np.int64)
-        np.add.at(on_hosts, self._hosts, on_devices)
-        return bool((on_hosts <= self.shards.task.topology.host_memory_bytes).all())
+            of_hosts[place.devices] += place.form.host_bytes
+            on_ssds[place.devices] += place.form.ssd_bytes
+        on_hosts = np.zeros(topology.num_hosts, dtype=np.int64)
+        np.add.at(on_hosts, self._hosts, of_hosts)
+        return bool((on_hosts <= topology.host_memory_bytes).all() and (on_ssds <= topology.ssd_bytes).all())
 
     def plan(self, units: Ints) -> ShardingPlan:
         """See `Pricing`; columns are handed out from the left, to the lowest device first."""

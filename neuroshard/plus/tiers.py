@@ -1,4 +1,4 @@
-"""Columns of tables whose rows are in the memory of a device or of its host: how they are split, and filling memory.
+"""Columns of tables whose rows may be elsewhere than in a device's memory: how they are split, and filling memory.
 
 A device that holds some columns of some tables has one best way to use its memory: rows go where they save the most
 time per byte. So searches choose columns and devices as ever, and this says which rows are where.
@@ -39,6 +39,7 @@ class TieredShards(ShardTable):
         way_vectors: what each way adds to the sums of a device, see `AdditiveCosts.vectors`, shape (W, V).
         way_bytes: that each takes in the memory of the device, shape (W,).
         way_host_bytes: likewise of the host.
+        way_ssd_bytes: likewise on the SSD.
         gain: time that the next way of the same row saves per byte of the device's memory, in ms, 0 for the last one,
             shape (W,).
     """
@@ -49,7 +50,7 @@ class TieredShards(ShardTable):
         counts = np.array([len(of_table) for of_table in splits])
         self.ways: Ints = np.where(self.columns > 0, counts[self.tables], 1)
         self.first_way: Ints = np.cumsum(self.ways) - self.ways
-        self.way_bytes, self.way_host_bytes = self._sizes()
+        self.way_bytes, self.way_host_bytes, self.way_ssd_bytes = self._sizes()
         self.bytes = self.way_bytes[self.first_way]
         self.way_vectors: Floats = self._vectors(costs)
         ms = np.zeros(len(self.way_bytes))
@@ -66,9 +67,9 @@ class TieredShards(ShardTable):
         columns = (first_column, first_column + int(self.columns[row]))
         return [shard.with_columns(*columns).on(device) for shard in split.shards]
 
-    def _sizes(self) -> tuple[Ints, Ints]:
-        """Return what all ways take on the device and on its host: so much for the shard, and so much per column."""
-        sizes: Ints = np.zeros((2, int(self.ways.sum())), dtype=np.int64)
+    def _sizes(self) -> tuple[Ints, Ints, Ints]:
+        """Return what all ways take on the device, its host and its SSD: so much for the shard, and per column."""
+        sizes: Ints = np.zeros((3, int(self.ways.sum())), dtype=np.int64)
         for table, of_table in enumerate(self.splits):
             of_unit, of_two = (
                 np.array([self._split_bytes(split, units * COLUMN_UNIT) for split in of_table]) for units in (1, 2)
@@ -77,11 +78,16 @@ class TieredShards(ShardTable):
             units = rows - self.first[table]
             entries = self.first_way[rows][:, None] + np.arange(len(of_table))
             sizes[:, entries] = (of_unit + (units[:, None, None] - 1) * (of_two - of_unit)).transpose(2, 0, 1)
-        return sizes[0], sizes[1]
+        return sizes[0], sizes[1], sizes[2]
 
-    def _split_bytes(self, split: Split, columns: int) -> tuple[int, int]:
+    def _split_bytes(self, split: Split, columns: int) -> tuple[int, int, int]:
         shards = [dataclasses.replace(shard, columns=(0, columns)) for shard in split.shards]
-        return sum(shard.bytes(self.task) for shard in shards), sum(shard.host_bytes(self.task) for shard in shards)
+        task = self.task
+        return (
+            sum(shard.bytes(task) for shard in shards),
+            sum(shard.host_bytes(task) for shard in shards),
+            sum(shard.ssd_bytes(task) for shard in shards),
+        )
 
     def _vectors(self, costs: AdditiveCosts) -> Floats:
         """Return the vectors of all ways, described together; zeros for empty rows."""

@@ -17,6 +17,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
+from shardgym.costs.drives import drive
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.mixed_tables import operator_notes
@@ -167,10 +168,11 @@ def looked_up(task: ShardingTask, key: ShardKey) -> float:
 
 
 def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float]:
-    """Return what rows of a shard in the memory of the host add, forward and backward, in ms.
+    """Return what rows of a shard in the memory of the host or on an SSD add, forward and backward, in ms.
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
-    distinct rows that it has not got are read, and states are read and written. Both directions work at once.
+    distinct rows that it has not got are read, and states are read and written. Both directions work at once. From an
+    SSD they are read and written first (`shardgym.costs.drives`), and states stay on the device.
 
     Args:
         task: the task.
@@ -186,7 +188,12 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     distinct = distinct_rows(table, task.batch_size, *key.row_range)
     if key.compute_kernel == "fused_uvm":
         return looked_up(task, key) * row_bytes / bus * 1e3, distinct * (row_bytes + state_bytes) / bus * 1e3
-    return distinct * cache_missed_share(task, key) * row_bytes / bus * 1e3, distinct * state_bytes / bus * 1e3
+    missed = distinct * cache_missed_share(task, key)
+    fetch_ms = missed * row_bytes / bus * 1e3
+    if key.compute_kernel == "fused_uvm_caching":
+        return fetch_ms, distinct * state_bytes / bus * 1e3
+    ssd = drive(task.topology.ssd)
+    return fetch_ms + missed * float(ssd.row_ms(np.asarray(row_bytes))) + ssd.latency_ms * (missed > 0), 0.0
 
 
 def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
@@ -298,8 +305,8 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
-    Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of the topology,
-    or that of the card's data sheet. Communication is the link model of the task's topology, and
+    Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts and on SSDs cross the bus of
+    the topology, or that of the card's data sheet. Communication is the link model of the task's topology, and
     no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
     `shardgym.costs.links.exchange_times`. Devices
     without shards compute for free.

@@ -93,7 +93,7 @@ def first_row_of(task: ShardingTask, shard: Shard) -> int:
 def shard_key(task: ShardingTask, shard: Shard, served: int = 0, *, in_domain: bool = False) -> ShardKey:
     """Return what the time of a shard depends on; arguments as the attributes of `ShardKey`."""
     key = ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row_of(task, shard))
-    if not shard.in_host_memory:  # as nearly all are
+    if shard.memory == "device":  # as nearly all are
         return key
     return key._replace(compute_kernel=shard.compute_kernel, cache_load_factor=shard.cache_load_factor)
 
@@ -101,7 +101,7 @@ def shard_key(task: ShardingTask, shard: Shard, served: int = 0, *, in_domain: b
 def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     """Return what the times of a plan's shards depend on, in their order."""
     keys = _keys_of_kinds(task, plan)
-    if not plan.uses_host_memory:
+    if not plan.leaves_devices:
         return keys
     rows: Counter[tuple[str, tuple[int, int], tuple[int, ...]]] = Counter()
     for shard in plan.shards:
@@ -139,7 +139,7 @@ def _keys_of_kinds(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
 
 def cache_missed_share(task: ShardingTask, key: ShardKey) -> float:
     """Return which part of the distinct rows of a batch the cache of a shard has not got; 0 without a cache."""
-    if key.compute_kernel != "fused_uvm_caching":
+    if not key.cache_load_factor:
         return 0.0
     return _missed_share(task.table(key.table), task.batch_size, key.row_range, key.cache_load_factor)
 

@@ -79,7 +79,7 @@ def render_plan(
         in_groups = "" if plan.group_size is None else f", in groups of {plan.group_size} devices"
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         heading += f"; tables: {counts}{in_groups}"
-    if plan.uses_host_memory:
+    if plan.leaves_devices:
         kernels = Counter(shard.compute_kernel for shard in plan.shards)
         counts = ", ".join(f"{count} {kernel}" for kernel, count in kernels.most_common())
         heading += f"; shards: {counts}"
@@ -109,14 +109,17 @@ def render_plan(
 
 
 def _host_lines(task: ShardingTask, plan: ShardingPlan) -> list[str]:
-    """Return what is in the memory of each host, where a plan uses it."""
-    if not plan.uses_host_memory:
-        return []
-    limit = task.topology.host_memory_bytes
+    """Return what is in the memory of each host and on each SSD, where a plan uses it."""
+    hosts, ssds = plan.bytes_per_host(task), plan.bytes_per_ssd(task)
+    held = [
+        (f"host {host} holds", "in its memory", size, task.topology.host_memory_bytes)
+        for host, size in enumerate(hosts)
+    ]
+    more = [(f"device {device} holds", "on its SSD", size, task.topology.ssd_bytes) for device, size in enumerate(ssds)]
     return [
-        f"host {host} holds {format_bytes(used)} in its memory of {format_bytes(limit)}"
+        f"{who} {format_bytes(used)} {where} of {format_bytes(limit)}"
         + (f" ({100 * used / limit:.1f} %)" if limit else "")
-        for host, used in enumerate(plan.bytes_per_host(task))
+        for who, where, used, limit in [*(held if any(hosts) else []), *(more if any(ssds) else [])]
     ]
 
 
@@ -197,7 +200,7 @@ def memory_remedies(task: ShardingTask, plan: ShardingPlan) -> list[str]:
         shards = [
             shard
             for shard in plan.on(device)
-            if task.has_table(shard.table) and len(shard.devices) == 1 and not shard.in_host_memory
+            if task.has_table(shard.table) and len(shard.devices) == 1 and shard.memory == "device"
         ]
         where = f"device {roomiest}, which has {format_bytes(max(room[roomiest], 0))} left"
         whole = [shard for shard in shards if -room[device] <= shard.bytes(task) <= room[roomiest]]
@@ -363,9 +366,9 @@ def _first_pieces(pieces: Sequence[str], joint: str) -> str:
 
 
 def _holders(shard: Shard) -> str:
-    """Return "3" or, of several devices, "devices 0, 4"; and the kernel, where rows are in the memory of the host."""
+    """Return "3" or, of several devices, "devices 0, 4"; and the kernel, where rows are not in its memory."""
     held_by = str(shard.devices[0]) if len(shard.devices) == 1 else format_devices(shard.devices)
-    if not shard.in_host_memory:
+    if shard.memory == "device":
         return held_by
     cache = f" {shard.cache_load_factor:g}" if shard.cache_load_factor else ""
     return f"{held_by} ({shard.compute_kernel}{cache})"

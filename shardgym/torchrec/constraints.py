@@ -5,19 +5,20 @@ All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named a
 - *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names say what comes to a table. A task
   has it: ids and bags per sample, and whether ids have weights.
 - *output_dtype* is the precision of what is communicated, of which a task has one for all tables.
-- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts, with the
-  load_factor of cache_params, are rules for the plan, see `following.py`; other kernels and device_group are compared
-  with it.
-- *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode and output_dtype are settings of FBGEMM's operator.
-  They go into TorchRec's plan as they are, and no cost depends on the first three.
-- *refused*: key_value_params and use_virtual_table keep rows in other memories.
+- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts or on SSDs, with
+  the load_factor of cache_params, are rules for the plan, see `following.py`; other kernels and device_group are
+  compared with it.
+- *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode, output_dtype, and key_value_params of tables with
+  kernel key_value, are settings of FBGEMM's operator. They go into TorchRec's plan as they are; no cost depends on the
+  first three, nor on the last. What key_value_params ask for besides SSDs is named, see `key_value.py`.
+- *refused*: use_virtual_table keeps rows in other memories.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -29,10 +30,11 @@ from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import Kind
 from shardgym.records import short_repr
-from shardgym.shard import ComputeKernel, format_devices
+from shardgym.shard import ComputeKernel, Memory, format_devices
 from shardgym.table import Precision
 from shardgym.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
+from shardgym.torchrec.key_value import asked_elsewhere
 from shardgym.torchrec.model_tables import ModelTable, join_name
 from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 
@@ -40,8 +42,15 @@ from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 _INPUT = ("pooling_factors", "num_poolings", "batch_sizes", "is_weighted", "feature_names")
 _PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "cache_params", "device_group")
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
-_OUTSIDE = ("key_value_params", "use_virtual_table")
+_OF_SSDS = "key_value_params"
+_OUTSIDE = ("use_virtual_table",)
 
+#: Where kernels keep rows that do not keep them on the device.
+_WHERE = {
+    "fused_uvm": "in the memory of the host",
+    "fused_uvm_caching": "in the memory of the host",
+    "key_value": "on an SSD",
+}
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 
@@ -161,8 +170,12 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
         for field in _set_fields(constraint):
             if field in _PLACEMENT or (field in _PASSED_ON and field != "output_dtype"):
                 wishes.append(Wish(field, name, NEEDS_PLAN))
+            elif field == _OF_SSDS:
+                others = asked_elsewhere(constraint.key_value_params)
+                why = f"plans do not hold {' and '.join(others)}" if others else NEEDS_PLAN
+                wishes.append(Wish(field, name, why))
             elif field in _OUTSIDE:
-                wishes.append(Wish(field, name, "tables are kept in the memory of devices and hosts"))
+                wishes.append(Wish(field, name, "tables are kept in the memory of devices and hosts, and on SSDs"))
             elif field not in _INPUT and field not in _PASSED_ON:
                 wishes.append(Wish(field, name, "ShardGym does not know this field"))
     return wishes
@@ -180,7 +193,7 @@ def rules_of(
     constraints: Mapping[str, ParameterConstraints],
     pins: Mapping[str, int | Sequence[int]],
     *,
-    has_hosts: bool = False,
+    memories: Container[Memory] = (),
 ) -> tuple[dict[str, Rule], list[Wish]]:
     """Return what a plan may do with tables, of those that it may not shard in any way, and what no plan can follow.
 
@@ -188,7 +201,7 @@ def rules_of(
         task: the task.
         constraints: by table.
         pins: rank or ranks that may hold a table, by table.
-        has_hosts: whether hosts have memory for tables, and the planner's cost prices it.
+        memories: besides that of devices, which tables may be in, and the planner's cost prices.
 
     Raises:
         InputError: TorchRec has no such sharding type, or the task no such rank.
@@ -225,24 +238,27 @@ def rules_of(
                 wishes.append(Wish("sharding_types", table.name, why))
                 possible = can_be - (ROW_KINDS if table.pooling == "mean" else frozenset())
             kinds = possible
-        rule = Rule(kinds, constraint.min_partition or 0, devices, _host_kernels(constraint) if has_hosts else ())
+        rule = Rule(kinds, constraint.min_partition or 0, devices, _kernels_elsewhere(constraint, memories))
         if rule != Rule():
             rules[table.name] = rule
     return rules, wishes
 
 
-def _host_kernels(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
-    """Return kernels that keep rows in the memory of hosts, where constraints allow no other that plans have."""
+def _kernels_elsewhere(
+    constraint: ParameterConstraints, memories: Container[Memory]
+) -> tuple[tuple[ComputeKernel, float], ...]:
+    """Return kernels that keep rows in some memories, where constraints allow none that keeps them on the device."""
     kernels = constraint.compute_kernels or ["fused"]
     if "fused" in kernels or "dense" in kernels:
         return ()
     params = constraint.cache_params
     share = DEFAULT_CACHE_LOAD_FACTOR if params is None or params.load_factor is None else params.load_factor
-    found: dict[str, tuple[ComputeKernel, float]] = {
-        "fused_uvm_caching": ("fused_uvm_caching", share),
-        "fused_uvm": ("fused_uvm", 0.0),
-    }
-    return tuple(pair for kernel, pair in found.items() if kernel in kernels)
+    found: list[tuple[Memory, ComputeKernel, float]] = [
+        ("host", "fused_uvm_caching", share),
+        ("host", "fused_uvm", 0.0),
+        ("ssd", "key_value", share),
+    ]
+    return tuple((kernel, part) for memory, kernel, part in found if kernel in kernels and memory in memories)
 
 
 def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
@@ -286,6 +302,8 @@ def apply_constraints(
             if sharding.cache_params is not None and constraint.cache_params is not None:
                 share = sharding.cache_params.load_factor
                 passed_on["cache_params"] = dataclasses.replace(constraint.cache_params, load_factor=share)
+            if sharding.compute_kernel == "key_value":
+                passed_on[_OF_SSDS] = constraint.key_value_params
             module[table] = dataclasses.replace(sharding, **passed_on)
             wishes += _not_followed(name, constraint, kinds[name], module[table], device_type)
     return wishes
@@ -302,9 +320,12 @@ def _not_followed(
         wishes.append(Wish("sharding_types", name, why))
     kernels = constraint.compute_kernels
     if kernels and sharding.compute_kernel not in kernels:
-        where = "host" if sharding.compute_kernel.startswith("fused_uvm") else "device"
-        why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows in the memory of the {where}"
+        where = _WHERE.get(sharding.compute_kernel, "in the memory of the device")
+        why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows {where}"
         wishes.append(Wish("compute_kernels", name, why))
+    if constraint.key_value_params is not None and sharding.compute_kernel != "key_value":
+        why = f"the plan has kernel {sharding.compute_kernel}, which keeps no rows on an SSD"
+        wishes.append(Wish(_OF_SSDS, name, why))
     if constraint.cache_params is not None and sharding.cache_params is None:
         why = f"the plan has kernel {sharding.compute_kernel}, which has no cache"
         wishes.append(Wish("cache_params", name, why))

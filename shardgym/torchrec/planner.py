@@ -26,6 +26,7 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.plan import ShardingPlan
+from shardgym.shard import Memory
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.streams.stream import IdStream
 from shardgym.table import Optimizer
@@ -182,8 +183,9 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         task = imported.task
         constraints = by_table("constraints", wanted, tables)
         pins = by_table("pins", pinned, tables)
-        has_hosts = self._cost.host_memory and task.topology.host_memory_bytes > 0
-        rules, wishes = rules_of(task, constraints, pins, has_hosts=has_hosts)
+        sizes: dict[Memory, int] = {"host": task.topology.host_memory_bytes, "ssd": task.topology.ssd_bytes}
+        memories = {memory for memory, size in sizes.items() if size and self._cost.host_memory}
+        rules, wishes = rules_of(task, constraints, pins, memories=memories)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",

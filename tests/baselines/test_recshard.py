@@ -164,3 +164,52 @@ def test_greedy_rules_put_what_devices_have_no_room_for_into_the_memory_of_hosts
     without = dataclasses.replace(task, topology=dataclasses.replace(task.topology, host_memory_bytes=0))
     with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
         SizeGreedy().solve(without, COST)
+
+
+def ssd_task(host_share, order=None, **options):
+    """Devices and hosts that have room for a part of the tables, and SSDs for all of them."""
+    tables = [table(f"t{n}", rows=50_000 * (n + 1), s=0.8 + 0.1 * n, order=order) for n in range(5)]
+    task = task_of(tables, fill=4.0, host_share=host_share, **{"optimizer": "rowwise_adagrad", **options})
+    return dataclasses.replace(task, topology=dataclasses.replace(task.topology, ssd_bytes=task.total_bytes))
+
+
+@pytest.mark.parametrize("row_cuts", [True, False])
+@pytest.mark.parametrize("cost", [COST, make_cost("roofline")], ids=["gpu", "roofline"])
+def test_ssds_have_what_hosts_have_no_room_for(cost, row_cuts):
+    solver = RecShard(row_cuts=row_cuts)
+    totals = []
+    for host_share in (0.0, 0.4, 1.5):
+        task = ssd_task(host_share, order="by_frequency")
+        plan = solver.solve(task, cost)
+        plan.validate(task)
+        assert any(shard.compute_kernel == "key_value" for shard in plan.shards) == (host_share < 1)
+        assert plan.uses_host_memory == (host_share > 0)
+        totals.append(total_ms(task, plan, cost))
+    assert totals[0] > totals[1] > totals[2]
+    # Where hosts have room, SSDs change nothing.
+    without = dataclasses.replace(task, topology=dataclasses.replace(task.topology, ssd_bytes=0))
+    assert solver.solve(without, cost).shards == plan.shards
+
+
+def test_each_ssd_has_its_own_room():
+    task = ssd_task(0.0)
+    tight = dataclasses.replace(task.topology, ssd_bytes=int(0.6 * task.total_bytes))
+    RecShard().solve(dataclasses.replace(task, topology=tight), COST).validate(
+        dataclasses.replace(task, topology=tight)
+    )
+    for few in (0.1, 0.3):  # too little for the largest table, too little for all
+        small = dataclasses.replace(task, topology=dataclasses.replace(tight, ssd_bytes=int(few * task.total_bytes)))
+        with pytest.raises(NoFeasiblePlanError):
+            RecShard().solve(small, COST)
+
+
+def test_tables_whose_optimiser_fbgemm_has_not_got_for_ssds_are_not_there():
+    with pytest.raises(NoFeasiblePlanError):
+        RecShard().solve(ssd_task(0.0, optimizer="exact_sgd"), COST)
+    mixed = ssd_task(0.4)
+    first = dataclasses.replace(mixed.tables[0], optimizer="exact_sgd")
+    task = dataclasses.replace(mixed, tables=(first, *mixed.tables[1:]))
+    plan = RecShard().solve(task, COST)
+    plan.validate(task)
+    assert all(shard.compute_kernel != "key_value" for shard in plan.of_table(first.name))
+    assert any(shard.compute_kernel == "key_value" for shard in plan.shards)

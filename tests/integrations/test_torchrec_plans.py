@@ -372,8 +372,8 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
     with pytest.raises(InputError, match=r"unknown table of the TorchRec plan 'users.name'"):
         from_torchrec(exported, task)
     del users["name"]
-    users["country"] = dataclasses.replace(users["country"], compute_kernel="key_value")
-    with pytest.raises(InputError, match="kernel key_value, which plans have no memory for"):
+    users["country"] = dataclasses.replace(users["country"], compute_kernel="ssd_virtual_table")
+    with pytest.raises(InputError, match="kernel ssd_virtual_table, which plans have no memory for"):
         from_torchrec(exported, task)
     users["country"] = ParameterSharding("data_parallel", "dense", [0, 1])
     with pytest.raises(InputError, match=r"data_parallel on 2 ranks, \[0, 1\]: expected all 4"):
@@ -389,7 +389,7 @@ def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, capl
     exported = export_plan(mixed(task), task)
     assert exported.notes == ()
     both = TorchRecPlan({**exported.sharding_plan.plan, "other": exported.sharding_plan.plan["users"]})
-    assert import_plan(both, task) == (mixed(task), ("'other' (tables id, country)",))
+    assert import_plan(both, task) == (mixed(task), ("'other' (tables id, country)",), ())
     assert from_torchrec(both, task) == mixed(task)
     assert caplog.messages == ["'other' (tables id, country) is left out: the task has none of its tables"]
     with pytest.raises(InputError, match=r"strict: 'other' \(tables id, country\) is left out"):

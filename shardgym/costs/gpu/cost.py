@@ -13,6 +13,7 @@ from shardgym.arguments import check_instance
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
+from shardgym.costs.drives import drive
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
@@ -111,7 +112,7 @@ class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
-    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
+    host and on SSDs: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
 
     Args:
         hardware: see `GpuSettings`, like all others.
@@ -243,13 +244,14 @@ class AdditiveGpu(AdditiveCosts):
         return {"latents": work}
 
     def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
-        """Return which shards have their rows in the memory of the host; a card that is named brings its bus along."""
+        """Return which shards have their rows elsewhere; a card that is named brings its bus along, and no drive."""
         bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
         missed = np.array([cache_missed_share(task, key) for key in keys])
-        uvm, cached = (
-            np.array([key.compute_kernel == kernel for key in keys]) for kernel in ("fused_uvm", "fused_uvm_caching")
+        uvm, cached, on_ssd = (
+            np.array([key.compute_kernel == kernel for key in keys])
+            for kernel in ("fused_uvm", "fused_uvm_caching", "key_value")
         )
-        return HostShards(uvm, cached, missed, bus)
+        return HostShards(uvm, cached, missed, bus, on_ssd, drive(task.topology.ssd) if on_ssd.any() else None)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

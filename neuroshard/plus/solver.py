@@ -180,10 +180,10 @@ class NeuroShardPlus(ColumnSolver):
                 search.run()
                 if incumbent.cost_ms < math.inf:
                     return
+        ssds = f" and the SSDs {exact_bytes(task.topology.ssd_bytes, '')}" if task.topology.ssd_bytes else ""
         raise NoFeasiblePlanError(
-            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, the "
-            f"SSDs of devices {exact_bytes(task.topology.ssd_bytes, '')}, and no room for the rows for which devices "
-            "have none; what helps: more memory of hosts or devices"
+            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each{ssds}, "
+            "and no room for the rows for which devices have none; what helps: more memory of hosts or devices"
         )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:

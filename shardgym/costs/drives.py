@@ -9,9 +9,10 @@ buffer that goes to the drive in one piece. So a missed row is
 - a random read of whole blocks, as long as the drive's rate of such reads or its bandwidth allows, and
 - a write of its bytes at the bandwidth of sequential writes, as in training the cache is full.
 
-They add up, and the first read waits for its latency. A drive does no better, as nothing else is counted: neither what
-RocksDB computes, nor rows that lie across two blocks, in several files or in a buffer, nor the compaction that writes
-rows again. Nor is a pipeline that reads the rows of the next batch meanwhile.
+They add up, and the first read waits for its latency. Not counted is what makes a step longer: what RocksDB computes,
+blocks that lie across two of the drive's, rows in several files, and the compaction that writes rows again. Nor is what
+makes it shorter: missed rows in one block or still in the buffer, writes while the device computes, and a pipeline that
+reads the rows of the next batch meanwhile.
 """
 
 from __future__ import annotations

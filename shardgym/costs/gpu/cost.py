@@ -177,6 +177,8 @@ class GpuCost(CostModel):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
         if self._settings.wire == "fp16" and task.precision != "fp16":
             notes += ("gpu was held against no exchange that converts to fp16, and does not count the conversion",)
+        if task.topology.ssd_bytes:
+            notes += ("gpu was held against no lookups of rows on SSDs: they are priced by data sheets of drives",)
         if task.num_devices > _HELD_DEVICES:
             notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: nobody has published any",)
         return notes + operator_notes(task)

@@ -1,9 +1,11 @@
 """Shards whose rows are on an SSD: records, bytes in both memories, and what is wrong with plans."""
 
 import dataclasses
+import json
 
 import pytest
 
+from shardgym.cli import main
 from shardgym.cli.plan_files import plan_to_csv
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
@@ -116,3 +118,23 @@ def test_rows_that_change_their_memory_move():
     kept = ShardingPlan.of(TASK, [on_ssd(A), dataclasses.replace(B, devices=(1,))])
     moved = ShardingPlan.of(TASK, [A, dataclasses.replace(B, devices=(1,))])
     assert migration(TASK, kept, moved).bytes_by_link["host"] == A.bytes(TASK)
+
+
+def test_a_page_of_a_plan_has_its_ssds(tmp_path, capsys):
+    for name, record in (("task", TASK), ("plan", ShardingPlan.of(TASK, [on_ssd(A), B]))):
+        (tmp_path / f"{name}.json").write_text(record.to_json())
+    names = [str(tmp_path / f"{name}.json") for name in ("task", "plan")]
+    main(["plan", "show", *names, "--json"])
+    page = json.loads(capsys.readouterr().out)
+    assert page["ssds"] == [
+        {"device": 0, "used_bytes": 64_000, "ssd_bytes": 100_000},
+        {"device": 1, "used_bytes": 0, "ssd_bytes": 100_000},
+    ]
+    assert "hosts" not in page
+
+
+def test_notes_say_that_nothing_was_held_against_ssds():
+    (cost,) = make_cost("gpu").evaluate(
+        TASK, [ShardingPlan.of(TASK, [on_ssd(A), dataclasses.replace(B, devices=(1,))])]
+    )
+    assert "gpu was held against no lookups of rows on SSDs: they are priced by data sheets of drives" in cost.notes

@@ -91,8 +91,10 @@ class StreamCounts:
 
 
 def _first_of_runs(ids: Ints) -> Ints:
-    """Return where runs of equal numbers begin in sorted ids, which are not negative."""
-    return np.flatnonzero(np.diff(ids, prepend=-1))
+    """Return where runs of equal numbers begin in sorted ids."""
+    begins = np.ones(len(ids), dtype=np.bool_)
+    np.not_equal(ids[1:], ids[:-1], out=begins[1:])
+    return np.flatnonzero(begins)
 
 
 class ExpectedCounts:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.linear_model import LARGE, LinearModel
+from neuroshard.plus.linear_model import LARGE, LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
@@ -352,14 +352,6 @@ def with_better_kinds(
                 improved = True
                 break
     return best
-
-
-def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
-    """Return a model where devices share what they do by this pricing."""
-    shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
-    memory = pricing.memory
-    taken_ms = pricing.charge_ms(model.memory - memory)
-    return model._replace(units=pricing.units, memory=memory, shared_ms=shared_ms, device_ms=model.device_ms + taken_ms)
 
 
 def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[Ints, Shared]]:

@@ -99,6 +99,23 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     )  # fmt: skip
 
 
+def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
+    """Return a model where devices share what they do by this pricing."""
+    shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
+    memory = pricing.memory
+    taken_ms = pricing.charge_ms(model.memory - memory)
+    return model._replace(units=pricing.units, memory=memory, shared_ms=shared_ms, device_ms=model.device_ms + taken_ms)
+
+
+def levelled(model: LinearModel) -> LinearModel:
+    """Return a model whose floor is at most the mean width of what is placed.
+
+    Of what devices share, other devices receive nothing by the all-to-all of columns. So a narrow device waits less for
+    what it receives, and width counts from less on, than where nothing is shared.
+    """
+    return model._replace(floor=min(model.floor, int(model.units.sum()) // len(model.memory)))
+
+
 def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
     """Try a device that is wider or narrower by a share of the mean width, which another device makes up for.
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neuroshard.jit import jit
-from neuroshard.plus.kinds import model_beside
-from neuroshard.plus.linear_model import LinearModel
+from neuroshard.plus.linear_model import LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.sharing import Place, Shared, has_domains
 from shardgym.arrays import Floats, Ints

@@ -12,8 +12,8 @@ import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
-from neuroshard.plus.linear_model import LinearModel, linear_model
+from neuroshard.plus.kinds import shared_for_room, shared_on_average, with_better_kinds
+from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings
 from neuroshard.plus.moving import Moving
 from neuroshard.plus.nodes import Nodes
@@ -142,15 +142,35 @@ class ExactSearch:
             packed = [other for one in some if (other := self._packed(one)) is not one]
             if packed:
                 best = min(best, self._settled(min(packed, key=lambda one: one.value)), key=lambda one: one.value)
-        kicked = []
         # Kicks bring more to some plans than to others: those by columns alone and before packing are improved in any
         # case.
-        for allocation in dict.fromkeys((descended[0], flipped, best)):
+        starts = [(self._model_of(one), one) for one in dict.fromkeys((descended[0], flipped, best))]
+        # Costs without replicas are left out: there, levelled widths bring next to nothing for their time.
+        if any(map(len, replicas)):
+            starts += self._levelled(best)
+        kicked = []
+        for model, allocation in starts:
             search = self._search_beside(allocation.pricing.shared)
-            model = model_beside(self._model, search.pricing)
             kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
         search, model, best = min(kicked, key=lambda end: end[2].value)
         search.kicked_on(model, _nearer(search, best))
+
+    def _model_of(self, allocation: Allocation) -> LinearModel:
+        return model_beside(self._model, allocation.pricing)
+
+    def _levelled(self, best: Allocation) -> list[tuple[LinearModel, Allocation]]:
+        """Return what placing columns anew with widths levelled leads to, with its model; nothing if that is no better.
+
+        The shared tables stay. The model was fitted where nothing is shared: beside many shared tables it may take no
+        width for too much, and then only several cuts at once make all devices equally wide.
+        """
+        before = self._model_of(best)
+        model = levelled(before)
+        if model.floor == before.floor or not model.units.any():
+            return []
+        search = self._search_beside(best.pricing.shared)
+        other = search.descended(model, [best.units, *search.starts(model)])
+        return [(model, other)] if other.value < best.value else []
 
     def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
         return with_better_kinds(allocation, forms, self._model, self._search_beside)

@@ -13,6 +13,7 @@ from random_tasks import random_task
 from neuroshard.plus.kinds import shared_on_average
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.searches import ExactSearch
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
@@ -24,6 +25,7 @@ from shardgym import (
     ShardingPlan,
     ShardingTask,
     Topology,
+    load_suite,
     make_cost,
 )
 from shardgym.incumbent import Budget, OutOfTime
@@ -232,3 +234,38 @@ def test_where_columns_find_no_room_what_is_heavy_stays_in_its_node():
     plan = NeuroShardPlus(8).solve(task, COSTS["gpu"])
     by_rows = NeuroShardPlus(8, sharding_types=["row_wise"]).solve(task, COSTS["gpu"])
     assert total_ms(COSTS["gpu"], task, plan) < 0.9 * total_ms(COSTS["gpu"], task, by_rows)
+
+
+def columns_of_devices(task: ShardingTask, plan: ShardingPlan) -> list[int]:
+    """Columns of tables that are whole in their rows and not replicated, on each device."""
+    by_columns = [s for s in plan.shards if plan.kind_of(s.table, task) in ("table_wise", "column_wise")]
+    by_columns += [s for s in plan.shards if plan.kind_of(s.table, task) == "table_column_wise"]
+    return [sum(s.num_columns for s in by_columns if device in s.devices) for device in range(task.num_devices)]
+
+
+def test_equal_tables_beside_many_replicas_are_cut_until_all_devices_are_about_equally_wide():
+    """No single cut brings anything, as several devices are the widest."""
+    task = load_suite("published-v1")[14]
+    plan = NeuroShardPlus().solve(task, COSTS["gpu"])
+    replicated = [table for table in task.tables if plan.kind_of(table.name, task) == "data_parallel"]
+    assert len(replicated) >= task.num_tables // 4
+    widths = columns_of_devices(task, plan)
+    assert max(widths) <= 1.05 * min(widths)
+
+
+def test_levelled_widths_make_no_plan_worse_and_change_none_without_replicas(monkeypatch):
+    tasks = [task_in_domains(seed, 24, 8, 4, 65_536) for seed in range(2)]
+    rows = NeuroShardPlus(sharding_types=["row_wise", "table_row_wise"])
+
+    def solved(solver):
+        return [solver.solve(task, COSTS["gpu"]) for task in tasks]
+
+    levelled, levelled_rows = solved(NeuroShardPlus()), solved(rows)
+    monkeypatch.setattr(ExactSearch, "_levelled", lambda *_: [])
+    assert solved(rows) == levelled_rows
+    before, after = (
+        [total_ms(COSTS["gpu"], *pair) for pair in zip(tasks, plans, strict=True)]
+        for plans in (solved(NeuroShardPlus()), levelled)
+    )
+    assert all(new <= old for new, old in zip(after, before, strict=True))
+    assert sum(after) < sum(before)

@@ -9,7 +9,16 @@ import pytest
 from random_tasks import random_task
 
 from neuroshard.plus.construction import constructed, cut_and_place
-from neuroshard.plus.linear_model import LinearModel, Placement, linear_model, overflow, price, value
+from neuroshard.plus.linear_model import (
+    LinearModel,
+    Placement,
+    levelled,
+    linear_model,
+    model_beside,
+    overflow,
+    price,
+    value,
+)
 from neuroshard.plus.local_search import Allocation, PlusSettings, corrected, random_moves
 from neuroshard.plus.moves import (
     DRAWS_PER_TABLE,
@@ -23,6 +32,7 @@ from neuroshard.plus.moves import (
 )
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.plus.searches import examples_of
+from neuroshard.plus.sharing import Place, forms_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import COLUMNS, LOADS, SHARDS
@@ -172,6 +182,20 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
     sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
     assert (model.unit_ms, model.widest_ms) == pytest.approx((own * sent_ms, widest * sent_ms), rel=0, abs=QUANTUM)
     assert model.floor == int(pricing.shards.units.sum()) // 4
+
+
+def test_a_levelled_model_prices_width_from_the_mean_of_what_is_placed_on():
+    """Beside replicas of most tables, the floor is that of the others; a lower one stays."""
+    task = random_task(3, 12, 4)
+    pricing = ExactPricing(ShardTable(task), make_cost("roofline").additive(), 0.0)
+    model = linear_model(pricing, examples_of(pricing))
+    assert levelled(model).floor == model.floor == int(pricing.shards.units.sum()) // 4
+    forms = forms_of(task, pricing.costs, ["data_parallel"])
+    beside = pricing.beside(pricing.shared.changed([], [Place(of_table[0], 0) for of_table in forms[:9]]))
+    left = model_beside(model, beside)
+    assert left.floor == model.floor
+    assert levelled(left).floor == int(pricing.shards.units[9:].sum()) // 4
+    assert levelled(left._replace(floor=1)).floor == 1
 
 
 @pytest.mark.parametrize("tables", [6, 40])

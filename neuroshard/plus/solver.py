@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard.packing import pack_units
+from neuroshard.plus.form_arrays import compile_choices
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation, PlusSettings, compile_search
 from neuroshard.plus.nodes import compile_packing
@@ -97,6 +98,7 @@ class NeuroShardPlus(ColumnSolver):
         NeuroShard().warm_up(task, cost)
         compile_search()
         compile_packing()
+        compile_choices()
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is additive, else with estimates that are corrected."""

@@ -24,8 +24,8 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.links import LOADS
 from shardgym.incumbent import Budget
 
-#: Devices of placements that are priced together, as in `Pricing.objective`.
-_DEVICES_PER_CALL = 8192
+#: Plans x devices that are priced together; larger batches leave the processor's cache.
+_DEVICES_PER_CALL = 16_384
 #: A change has to bring more than this share of the time.
 _LEAST_GAIN = 1e-4
 #: Rounds of changes by averages; each makes many.
@@ -231,7 +231,8 @@ class AverageDevices:
         for n, table in enumerate(self._cut_first(choice, 2)):
             ranks[n] = np.where(changes.tables == table, tables, self._rank[table])
         ranks[2] = np.where(changes.forms < 0, self._rank[changes.tables], tables)
-        return np.append(self._heaviest, NONE)[ranks.min(axis=0)]
+        heaviest: Ints = np.append(self._heaviest, NONE)[ranks.min(axis=0)]
+        return heaviest
 
     def _step(self) -> int:
         return max(1, _DEVICES_PER_CALL // self._pricing.shards.task.num_devices)

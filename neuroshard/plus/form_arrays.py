@@ -200,8 +200,8 @@ def least_busy_of_all(forms: FormArrays, room: Ints, busy_ms: Floats) -> Ints:
 def added(values: Floats) -> float:
     """Return the sum of some values, rounded as NumPy's is, which adds eight partial sums, and halves of many."""
     count = len(values)
+    total: float = 0.0
     if count < _ONE_BY_ONE:
-        total = 0.0
         for value in values:
             total += value
         return total

@@ -99,4 +99,4 @@ class GroupCosts(AdditiveCosts):
 
     def _in_groups(self, key: ShardKey) -> ShardKey:
         """Return the key in the whole task; a table that all devices hold stays one."""
-        return key if key.served == 1 else ShardKey(*key[:3], self._size, *key[4:])
+        return key if key.served == 1 else key._replace(served=self._size)

@@ -1,6 +1,7 @@
 """Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
 
-    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--limit SECONDS]
+    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--devices N ...]
+        [--limit SECONDS]
     python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
     (both: [--page FILE] [--json]; costs: [--losses FILE])
 
@@ -46,7 +47,7 @@ from tqdm import tqdm
 
 from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
-from shardgym.errors import NO_PLAN, ShardGymError
+from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.plan import Kind
 from shardgym.solver import warm_up
@@ -74,6 +75,9 @@ def main() -> int:
     costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
     costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
     costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
+    costs.add_argument(
+        "--devices", type=int, nargs="+", metavar="N", help="of a suite's tasks; any number up to 128 if not given"
+    )
     costs.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
     costs.add_argument("--block", default="costs", help="of the page (%(default)s)")
     costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
@@ -88,7 +92,9 @@ def main() -> int:
         if arguments.command == "times":
             rows = planning_times(arguments.tables, arguments.cap)
         else:
-            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS, arguments.limit)
+            rows, losses = compare(
+                groups(arguments.group, arguments.tasks, arguments.devices), arguments.solver or OURS, arguments.limit
+            )
             if arguments.losses is not None:
                 arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
         if arguments.page is not None:
@@ -100,7 +106,9 @@ def main() -> int:
     return 0
 
 
-def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTask]]:
+def groups(
+    names: Sequence[str] | None, most: int, devices_of_suites: Sequence[int] | None = None
+) -> dict[str, list[ShardingTask]]:
     """Return tasks by group: models on 8 to 128 GPUs, and, if they are named, suites, at most so many tasks of each."""
     makers: dict[str, Callable[[], list[ShardingTask]]] = {}
     for devices in (8, 16, 64, 128):
@@ -112,15 +120,22 @@ def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTas
         makers[f"300 tables, {devices} GPUs"] = lambda devices=devices: [model_with_300_tables(devices)]
     for suite in ("published-v1", "production-v1", *_CPU_SUITES):
         if suite in suite_names():
-            makers[suite] = lambda suite=suite: spread(load_suite(suite), most)
+            makers[suite] = lambda suite=suite: spread(load_suite(suite), most, devices_of_suites)
     usual = [name for name in makers if name.endswith(" GPUs") and not name.startswith("300")]
     chosen = usual if names is None else [name for name in makers if any(name.startswith(start) for start in names)]
     return {name: makers[name]() for name in chosen}
 
 
-def spread(tasks: Sequence[ShardingTask], most: int) -> list[ShardingTask]:
-    """Return at most so many tasks, spread evenly; tasks of more than 128 devices take TorchRec too long."""
-    possible = [task for task in tasks if task.num_devices <= 128]
+def spread(tasks: Sequence[ShardingTask], most: int, devices: Sequence[int] | None = None) -> list[ShardingTask]:
+    """Return at most so many tasks, spread evenly; those of more than 128 devices, which take long, only if asked for.
+
+    Raises:
+        InputError: no task has so many devices.
+    """
+    possible = [task for task in tasks if (task.num_devices in devices if devices else task.num_devices <= 128)]
+    if not possible:
+        there = sorted({task.num_devices for task in tasks})
+        raise InputError(f"--devices: expected some of {there}, got {list(devices or ())}")
     return [possible[n] for n in np.unique(np.linspace(0, len(possible) - 1, min(most, len(possible))).astype(int))]
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from neuroshard.plus.averages import AverageDevices, doublings
+from neuroshard.plus.form_arrays import Choice
 from neuroshard.plus.linear_model import LARGE, LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
-from neuroshard.plus.standins import Standins
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
 from shardgym.incumbent import Budget
@@ -21,8 +21,6 @@ from shardgym.incumbent import Budget
 _NUMBERS_PER_CALL = 2_000_000
 #: A change has to bring more than this share of the time.
 _LEAST_GAIN = 1e-4
-#: Rounds of changes by averages; each makes many.
-_ROUNDS = 30
 #: Choices of the best climb that are searched from: the end of it, and the last ones on the way.
 _WAY = 3
 #: Of the changes of a plan that look best, so many are tried.
@@ -40,11 +38,6 @@ class Change(NamedTuple):
     table: int
     place: Place | None
 
-    @property
-    def kind(self) -> str:
-        """How it is sharded, see `Form.way`, or "columns"."""
-        return "columns" if self.place is None else self.place.form.way
-
 
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
     """Return what devices should share if the columns of all other tables could be spread evenly, the best first.
@@ -60,29 +53,16 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
     Raises:
         OutOfTime: the budget is spent.
     """
-    average = _AverageDevices(pricing, forms)
-    nothing = average.nothing
-    starts = [nothing]
-    for kind in sorted({form.way for of_table in forms for form in of_table}):
-        everything = average.made(nothing, average.heaviest_to(kind, nothing))
-        if everything is not None:
-            starts.append(everything)
+    average = AverageDevices(pricing, forms)
+    starts = [average.nothing, *average.everything()]
     ways = [average.climbed(start, budget) for start in starts]
     ends = [way[-1] for way in ways]
     order = average.totals(ends).argsort(kind="stable").tolist()
-    found: list[Shared] = []
-    for shared in [*ways[order[0]][: -_WAY - 1 : -1], *(ends[n] for n in order[1:])]:
-        if shared.places and not any(same(shared, other) for other in found):
-            found.append(shared)
-    return [average.standins.full(shared) for shared in found]
-
-
-def same(one: Shared, other: Shared) -> bool:
-    """Say whether the same tables are shared in the same forms at the same places."""
-    return one.places.keys() == other.places.keys() and all(
-        place.form is other.places[table].form and place.first == other.places[table].first
-        for table, place in one.places.items()
-    )
+    found: list[Choice] = []
+    for choice in [*ways[order[0]][: -_WAY - 1 : -1], *(ends[n] for n in order[1:])]:
+        if (choice.forms >= 0).any() and not any(choice.same(other) for other in found):
+            found.append(choice)
+    return [average.full(choice) for choice in found]
 
 
 def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> Iterator[Shared]:
@@ -92,223 +72,15 @@ def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: B
     smallest pieces. Arguments and errors are those of `shared_on_average`.
     """
     shards = pricing.shards
-    average = _AverageDevices(pricing, forms)
-    by_table = average.standins.forms
-    largest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in by_table if of_table]
-    largest.sort(key=lambda form: (-int(shards.bytes[shards.whole[form.table]]), form.table))
+    average = AverageDevices(pricing, forms)
+    largest = average.smallest()
+    largest.sort(key=lambda n: (-int(shards.bytes[shards.whole[average.forms[n].table]]), average.forms[n].table))
     too_large = shards.bytes[shards.first + 1] > max(shards.task.capacity_bytes)
-    for count in dict.fromkeys([int(too_large.sum()), *_doublings(len(largest))]):
-        made = average.made(average.nothing, [Change(form.table, Place(form, 0)) for form in largest[:count]])
-        if made is not None and made.places:
-            for shared in (average.climbed(made, budget, keep=frozenset(made.places))[-1], made):
-                yield average.standins.full(shared)
-
-
-def _doublings(count: int) -> list[int]:
-    """Return 1, 2, 4, ... below a count, and the count; nothing for 0."""
-    return sorted({min(2**n, count) for n in range(count.bit_length() + 1)} - {0})
-
-
-class _AverageDevices:
-    """Placements in which each device has the same part of all columns, and one the heaviest piece of them.
-
-    Only so many columns can be cut from a table: where a piece takes longer than an even part, it decides the step.
-    `pricing` and `forms` as above; what is shared is so by `standins`.
-    """
-
-    def __init__(self, pricing: Pricing, forms: Sequence[Sequence[Form]]) -> None:
-        self._pricing = pricing
-        self.standins = Standins(pricing.shards.task, forms, pricing.vectors.shape[1])
-        self.nothing = self.standins.nothing
-        self._forms = self.standins.forms
-        self._every = 2 if pricing.shards.task.num_devices * len(forms) > LARGE else 1
-        shards = pricing.shards
-        devices = shards.task.num_devices
-        self._memory = self.standins.memory
-        whole_ms = pricing.compute(pricing.vectors[shards.whole]).sum(axis=1)
-        # What takes longer than an average device is cut, and then more is read and exchanged.
-        pieces = np.ceil(whole_ms * devices / max(float(whole_ms.sum()), 1e-12)).clip(1, shards.units).astype(np.int64)
-        units = shards.units // pieces
-        self._share: Floats = pricing.vectors[shards.first + units] * (shards.units / units)[:, None] / devices
-        self._bytes: Ints = shards.bytes[shards.whole]
-        self._charge_ms: Floats = pricing.byte_ms * pricing.row_bytes[shards.whole] / devices
-        self._form_ms: dict[tuple[int, str], Floats] = {}
-        self._piece: Floats = pricing.vectors[shards.first + units]
-        piece_ms = pricing.compute(self._piece).sum(axis=1)
-        self._heaviest: list[int] = (-piece_ms).argsort(kind="stable").tolist()
-        self._rank = {table: rank for rank, table in enumerate(self._heaviest)}
-
-    def climbed(self, shared: Shared, budget: Budget, keep: Container[int] = ()) -> list[Shared]:
-        """Return what changes lead to from something shared, one after the other, until none brings anything.
-
-        Every change of one table is priced. Then the best 1, 2, 4, ... of all, the best of each kind, and those of the
-        heaviest tables to each kind are made together, whichever brings most: the first table of a kind may cost more
-        than it brings, as exchanges of its own start up; and of several heavy tables the last one decides the step. Of
-        large tasks these are 1, 4, 16, ... Tables to `keep` stay shared.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
-        way = [shared]
-        now_ms = float(self.totals(way)[0])
-        for _ in range(_ROUNDS):
-            budget.check()
-            changes = [one for one in self.changes(shared) if one.place is not None or one.table not in keep]
-            if not changes:
-                break
-            order = self.totals_after(shared, changes).argsort(kind="stable").tolist()
-            kinds = sorted({change.kind for change in changes})
-            ranked = [first_of_tables(changes[n] for n in order)]
-            ranked += [first_of_tables(changes[n] for n in order if changes[n].kind == kind) for kind in kinds]
-            ranked += [self.heaviest_to(kind, shared) for kind in kinds]
-            groups = [best[:count] for best in ranked for count in _doublings(len(best))[:: self._every]]
-            several = [made for group in groups if (made := self.made(shared, group)) is not None]
-            if not several:
-                break
-            totals = self.totals(several)
-            if totals.min() >= now_ms * (1 - _LEAST_GAIN):
-                break
-            now_ms = float(totals.min())
-            shared = several[int(totals.argmin())]
-            way.append(shared)
-        return way
-
-    def heaviest_to(self, kind: str, shared: Shared) -> list[Change]:
-        """Return the changes to a kind of tables that are not shared, those of the heaviest pieces first."""
-        return [
-            Change(table, Place(form, 0))
-            for table in self._heaviest
-            if table not in shared.places
-            for form in self._forms[table]
-            if form.way == kind
-        ]
-
-    def changes(self, shared: Shared) -> list[Change]:
-        """Return the changes of one table that memory allows; of nodes, tables go to the one with least to do."""
-        room = self._memory - shared.bytes
-        busy_ms = self._pricing.compute(shared.sums).sum(axis=1)
-        found = []
-        for table, forms in enumerate(self._forms):
-            now = shared.places.get(table)
-            if now is not None:
-                found.append(Change(table, None))
-            for form in forms:
-                place = least_busy(form, room, busy_ms)
-                if place is not None and (now is None or now.form.way != form.way):
-                    found.append(Change(table, place))
-        return found
-
-    def made(self, shared: Shared, changes: Sequence[Change]) -> Shared | None:
-        """Return what is shared after several changes; None where memory does not allow it."""
-        busy_ms = self._pricing.compute(shared.sums).sum(axis=1)
-        added: Floats = np.zeros(len(busy_ms))
-        places = []
-        room = self._memory - shared.bytes
-        for change in changes:
-            now = shared.places.get(change.table)
-            if now is not None:
-                room[now.devices] += now.form.bytes
-        for change in changes:
-            if change.place is None:
-                continue
-            form = change.place.form
-            # Changes that were best one by one would all go to the same node.
-            place = least_busy(form, room, busy_ms if len(form.bytes) == len(room) else busy_ms + added)
-            if place is None:
-                return None
-            places.append(place)
-            room[place.devices] -= form.bytes
-            added[place.devices] += self._busy_ms(form)
-        after = shared.changed([change.table for change in changes], places)
-        others = self._bytes[~after.tables(len(self._bytes))].sum()
-        return after if others <= self.standins.total(self._memory - after.bytes) else None
-
-    def _busy_ms(self, form: Form) -> Floats:
-        """Return what devices compute for a form alone, shape (n,)."""
-        key = (form.table, form.way)
-        if key not in self._form_ms:
-            self._form_ms[key] = self._pricing.compute(form.vectors).sum(axis=1)
-        return self._form_ms[key]
-
-    def totals(self, several: Sequence[Shared]) -> Floats:
-        """Return what steps take in ms, shape (n,)."""
-        step = max(1, _NUMBERS_PER_CALL // several[0].sums.size)
-        parts = []
-        for start in range(0, len(several), step):
-            batch = several[start : start + step]
-            columns = [self._share[~shared.tables(len(self._share))].sum(axis=0) for shared in batch]
-            sums = np.array([shared.sums for shared in batch]) + np.array(columns)[:, None]
-            heaviest = [next(iter(self._cut_first(shared)), None) for shared in batch]
-            charges = [sum(self._charged(place) for place in shared.places.values()) for shared in batch]
-            parts.append(self._priced(self._with_heaviest(sums, heaviest)) + charges)
-        return np.concatenate(parts)
-
-    def totals_after(self, shared: Shared, changes: Sequence[Change]) -> Floats:
-        """Return the same after each of several changes."""
-        base = shared.sums + self._share[~shared.tables(len(self._share))].sum(axis=0)
-        cut = self._cut_first(shared)
-        heaviest = [self._heavier(cut, change) for change in changes]
-        step = max(1, _NUMBERS_PER_CALL // base.size)
-        parts = []
-        for start in range(0, len(changes), step):
-            sums = np.tile(base, (min(step, len(changes) - start), 1, 1))
-            for n, change in enumerate(changes[start : start + step]):
-                now = shared.places.get(change.table)
-                if now is None:
-                    sums[n] -= self._share[change.table]
-                else:
-                    sums[n, now.devices] -= now.form.vectors
-                if change.place is None:
-                    sums[n] += self._share[change.table]
-                else:
-                    sums[n, change.place.devices] += change.place.form.vectors
-            parts.append(self._priced(self._with_heaviest(sums, heaviest[start : start + step])))
-        charges = [
-            0.0 if place is None else self._charged(place)
-            for place in (place for change in changes for place in (change.place, shared.places.get(change.table)))
-        ]
-        before = sum(self._charged(place) for place in shared.places.values())
-        more: Floats = before + np.array(charges[::2]) - np.array(charges[1::2])
-        return np.concatenate(parts) + more
-
-    def _charged(self, place: Place) -> float:
-        """Return what memory costs that a table takes where devices share it, beyond what its columns take."""
-        if not self._pricing.byte_ms:
-            return 0.0
-        taken = float(place.form.bytes.sum()) * self._pricing.byte_ms / len(self._memory)
-        return taken - float(self._charge_ms[place.form.table])
-
-    def _cut_first(self, shared: Shared) -> list[int]:
-        """Return the two tables with the heaviest pieces of those that are not shared, or fewer."""
-        return list(itertools.islice((table for table in self._heaviest if table not in shared.places), 2))
-
-    def _heavier(self, cut: Sequence[int], change: Change) -> int | None:
-        """Return the table with the heaviest piece after a change; `cut` has the two heaviest ones before."""
-        left = [table for table in cut if table != change.table]
-        if change.place is None:
-            left.append(change.table)
-        return min(left, key=self._rank.__getitem__, default=None)
-
-    def _with_heaviest(self, sums: Floats, tables: Sequence[int | None]) -> Floats:
-        """Give the first device of each placement at least the piece of a table."""
-        for n, table in enumerate(tables):
-            if table is not None:
-                np.maximum(sums[n, 0], self._piece[table], out=sums[n, 0])
-        return sums
-
-    def _priced(self, sums: Floats | Sequence[Floats]) -> Floats:
-        # What is left of a device that gave everything away is rounding.
-        rounded = np.maximum(np.asarray(sums), 0.0)
-        compute = self.standins.for_all(self._pricing.compute(rounded))
-        return self._pricing.totals(compute, self.standins.for_all(rounded[..., -LOADS:]))
-
-
-def first_of_tables(changes: Iterable[Change]) -> list[Change]:
-    """Return the first change of each table."""
-    firsts: dict[int, Change] = {}
-    for change in changes:
-        firsts.setdefault(change.table, change)
-    return list(firsts.values())
+    for count in dict.fromkeys([int(too_large.sum()), *doublings(len(largest))]):
+        made = average.made(largest[:count])
+        if made is not None and count:
+            for choice in (average.climbed(made, budget, keep=made.forms >= 0)[-1], made):
+                yield average.full(choice)
 
 
 def least_busy(form: Form, room: Ints, busy_ms: Floats) -> Place | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard.plus.backs import NONE
 from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import LARGE, LinearModel, Placement, overflow, price, value
-from neuroshard.plus.moves import DRAWS_PER_TABLE, NONE, Shortlist, best_moves, descend, givers, kick_and_descend
+from neuroshard.plus.moves import DRAWS_PER_TABLE, Shortlist, best_moves, descend, givers, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from neuroshard.jit import jit
+from neuroshard.plus.backs import NONE, Pair, backs_of, loads_after, look, parts_of, tables_on
 from neuroshard.plus.construction import even_part, place_piece
 from neuroshard.plus.linear_model import (
     LARGE,
     LinearModel,
     Placement,
-    load_after,
     overflow,
     price_device,
     soft_maxima,
@@ -34,8 +34,6 @@ _FEW_TARGETS = 8
 _LEAST_GAIN = 1e-7
 #: So that there are no logarithms of 0.
 _NEXT_TO_NOTHING = 1e-300
-#: No table.
-NONE = -1
 #: Random numbers for every table that a kick may take off, besides the one that says how many tables.
 DRAWS_PER_TABLE = 5
 #: Moves of one descent after a kick; more than any makes that ends by itself.
@@ -124,18 +122,6 @@ def lowest(values: Floats, count: int) -> Ints:
 
 
 @jit
-def tables_on(placement: Placement, device: int) -> Ints:
-    """Return the tables of which a device holds anything."""
-    tables = np.empty(placement.units.shape[1], dtype=np.int64)
-    count = 0
-    for table in range(len(tables)):
-        if placement.units[device, table] > 0:
-            tables[count] = table
-            count += 1
-    return tables[:count]
-
-
-@jit
 def make(model: LinearModel, placement: Placement, move: Ints) -> None:
     """Make a move of a shortlist."""
     giver, taker, table, units, back, back_units = move
@@ -165,7 +151,6 @@ def best_moves(
     unit_ms = model.unit_ms
     held = tables_on(placement, giver)
     amounts = np.empty(7, dtype=np.int64)
-    back_amounts = np.empty(7, dtype=np.int64)
     load_terms = np.empty(len(model.memory))
     width_terms = np.empty(len(model.memory))
     for device in range(len(model.memory)):
@@ -177,11 +162,18 @@ def best_moves(
     for taker in lowest(placement.load, min(most_targets + 1, len(model.memory))):
         if taker == giver:
             continue
-        theirs = tables_on(placement, taker)
-        giver_was = placement.load[giver]
-        taker_was = placement.load[taker]
-        giver_had = placement.widths[giver]
-        taker_had = placement.widths[taker]
+        backs = backs_of(model, placement, giver, int(taker))
+        promising = np.empty(len(backs.tables), dtype=np.bool_)
+        both = Pair(
+            placement.load[giver],
+            placement.load[taker],
+            placement.widths[giver],
+            placement.widths[taker],
+            model.device_ms[giver],
+            model.device_ms[taker],
+            floor,
+            unit_ms,
+        )
         giver_room = model.memory[giver] - placement.bytes[giver]
         taker_room = model.memory[taker] - placement.bytes[taker]
         # What all other devices add to the soft maxima and to the missing bytes. It is added up, as what subtraction
@@ -193,7 +185,6 @@ def best_moves(
                 other_loads += load_terms[device]
                 other_widths += width_terms[device]
         other_missing = missing - max(0, -giver_room) - max(0, -taker_room)
-        highest = max(giver_was, taker_was)
         for table in held:
             own_row = model.first[table] + placement.units[giver, table]
             their_row = model.first[table] + placement.units[taker, table]
@@ -201,50 +192,40 @@ def best_moves(
                 units = amounts[n]
                 own_ms = row_ms[own_row - units] - row_ms[own_row]
                 their_ms = row_ms[their_row + units] - row_ms[their_row]
-                own_bytes = row_bytes[own_row - units] - row_bytes[own_row]
-                their_bytes = row_bytes[their_row + units] - row_bytes[their_row]
-                for k in range(-1, len(theirs)):
-                    back = theirs[k] if k >= 0 else NONE
-                    if back == table:
+                own_bytes = row_bytes[own_row - units] - row_bytes[own_row] - giver_room
+                their_bytes = row_bytes[their_row + units] - row_bytes[their_row] - taker_room
+                looked_at += look(
+                    backs,
+                    both,
+                    int(table),
+                    int(units),
+                    own_ms,
+                    their_ms,
+                    own_bytes,
+                    their_bytes,
+                    missing - other_missing,
+                    promising,
+                )
+                for k in range(len(promising)):
+                    if not promising[k]:
                         continue
-                    # Without a table that comes back, these are any rows, and no units.
-                    to_row = model.first[back] + placement.units[giver, back]
-                    from_row = model.first[back] + placement.units[taker, back]
-                    for m in range(_parts(placement.units[taker, back], back_amounts) if k >= 0 else 1):
-                        looked_at += 1
-                        back_units = back_amounts[m] if k >= 0 else 0
-                        giver_bytes = own_bytes + row_bytes[to_row + back_units] - row_bytes[to_row]
-                        taker_bytes = their_bytes + row_bytes[from_row - back_units] - row_bytes[from_row]
-                        then_missing = other_missing + max(0, giver_bytes - giver_room)
-                        then_missing += max(0, taker_bytes - taker_room)
-                        if then_missing > missing:
-                            continue
-                        giver_ms = own_ms + row_ms[to_row + back_units] - row_ms[to_row]
-                        taker_ms = their_ms + row_ms[from_row - back_units] - row_ms[from_row]
-                        giver_width = giver_had - units + back_units
-                        taker_width = taker_had + units - back_units
-                        giver_load = load_after(
-                            giver_was, giver_ms, giver_had, giver_width, floor, unit_ms, model.device_ms[giver]
-                        )
-                        taker_load = load_after(
-                            taker_was, taker_ms, taker_had, taker_width, floor, unit_ms, model.device_ms[taker]
-                        )
-                        # Cheap to see, and true of most moves.
-                        if then_missing == missing and max(giver_load, taker_load) > highest:
-                            continue
-                        loads = other_loads
-                        loads += np.exp((giver_load - soft.load) / soft_ms)
-                        loads += np.exp((taker_load - soft.load) / soft_ms)
-                        then = soft.load + soft_ms * np.log(loads)
-                        if model.widest_ms > 0:
-                            widths = other_widths
-                            widths += np.exp((max(giver_width, floor) - soft.width) / soft_units)
-                            widths += np.exp((max(taker_width, floor) - soft.width) / soft_units)
-                            then += model.widest_ms * (soft.width + soft_units * np.log(widths))
-                        then = np.rint(then * (1 / QUANTUM)) * QUANTUM
-                        if then_missing < missing or then < now:
-                            move = (giver, int(taker), int(table), int(units), int(back), int(back_units))
-                            found = _enlist(shortlist, found, move, then, then_missing)
+                    then_missing = other_missing + max(0, own_bytes + backs.giver_bytes[k])
+                    then_missing += max(0, their_bytes + backs.taker_bytes[k])
+                    more = units - backs.units[k]
+                    giver_load, taker_load = loads_after(backs, both, k, int(more), own_ms, their_ms)
+                    loads = other_loads
+                    loads += np.exp((giver_load - soft.load) / soft_ms)
+                    loads += np.exp((taker_load - soft.load) / soft_ms)
+                    then = soft.load + soft_ms * np.log(loads)
+                    if model.widest_ms > 0:
+                        widths = other_widths
+                        widths += np.exp((max(both.giver_width - more, floor) - soft.width) / soft_units)
+                        widths += np.exp((max(both.taker_width + more, floor) - soft.width) / soft_units)
+                        then += model.widest_ms * (soft.width + soft_units * np.log(widths))
+                    then = np.rint(then * (1 / QUANTUM)) * QUANTUM
+                    if then_missing < missing or then < now:
+                        move = (giver, int(taker), int(table), int(units), int(backs.tables[k]), int(backs.units[k]))
+                        found = _enlist(shortlist, found, move, then, then_missing)
     return found, looked_at
 
 
@@ -252,7 +233,7 @@ def best_moves(
 def _amounts(model: LinearModel, placement: Placement, giver: int, taker: int, table: int, amounts: Ints) -> int:
     """Write down how many units of a table a device may give; return how many such numbers there are."""
     held = placement.units[giver, table]
-    count = _parts(held, amounts)
+    count = parts_of(held, amounts)
     quarter = held // 4
     if quarter > 1:
         amounts[count] = quarter
@@ -263,23 +244,6 @@ def _amounts(model: LinearModel, placement: Placement, giver: int, taker: int, t
     balancing = (placement.load[giver] - placement.load[taker]) / (2 * unit_ms + 1e-12)
     if 1 < balancing < held:
         amounts[count] = int(balancing)
-        count += 1
-    return count
-
-
-@jit
-def _parts(held: int, amounts: Ints) -> int:
-    """Write down all, half and one of some units, each number once; return how many numbers."""
-    amounts[0] = held
-    count = 1
-    if held > 1:
-        amounts[1] = held // 2
-        count = 2
-    if held > 3:
-        amounts[2] = 1
-        count = 3
-    if held > 2 and held % 2 == 1:
-        amounts[count] = held - held // 2
         count += 1
     return count
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard.packing import pack_units
+from neuroshard.plus.form_arrays import compile_choices
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation, PlusSettings, compile_search
 from neuroshard.plus.nodes import compile_packing
@@ -39,10 +40,10 @@ class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, and over the tables that devices share.
 
     With an additive cost, a table may be cut by rows over all devices, over those of one node, or, cut by columns
-    first, over those of each node; or be replicated. `kinds.py` chooses which, and `nodes.py` which node has what
-    single nodes hold. The plan is never worse than what columns alone lead to. Where a task allows groups of 2D
-    parallelism, their size is chosen, too. Simulators price no replicas. With other costs, tables are cut by columns
-    alone.
+    first, over those of each node; or be replicated. `averages.py` and `kinds.py` choose which, and `nodes.py` which
+    node has what single nodes hold. The plan is never worse than what columns alone lead to. Where a task allows groups
+    of 2D parallelism, their size is chosen, too. Simulators price no replicas. With other costs, tables are cut by
+    columns alone.
 
     Where tables take more than 80 % of the memory of devices, hosts have memory, and the cost prices it, each device
     keeps the rows that save the most time per byte (`tiers.py`); the others are read from the host, through a cache
@@ -99,6 +100,7 @@ class NeuroShardPlus(ColumnSolver):
         NeuroShard().warm_up(task, cost)
         compile_search()
         compile_packing()
+        compile_choices()
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is additive, else with estimates that are corrected."""

@@ -45,7 +45,7 @@ class Standins:
         self._chosen: Ints = every[every % domain < _PER_NODE] if self._few else every
         #: Of each device, which one stands for it.
         self._of: Ints = every // domain * _PER_NODE + np.minimum(every % domain, _PER_NODE - 1) if self._few else every
-        self._full = {(form.table, form.kind): form for of_table in forms for form in of_table}
+        self._full = {(form.table, form.way): form for of_table in forms for form in of_table}
         self.forms: Sequence[Sequence[Form]] = forms
         if self._few:
             self.forms = [[self._part(form) for form in of_table] for of_table in forms]
@@ -54,7 +54,7 @@ class Standins:
 
     def for_all(self, values: Floats) -> Floats:
         """Return what all devices have, (..., S, n) to (..., D, n)."""
-        return values[..., self._of, :] if self._few else values
+        return values.take(self._of, axis=-2) if self._few else values
 
     def total(self, values: Ints) -> int:
         """Return the sum over all devices, of shape (S,)."""
@@ -66,7 +66,7 @@ class Standins:
             return found
         return shared(
             (
-                Place(self._full[table, place.form.kind], self._full_first(place))
+                Place(self._full[table, place.form.way], self._full_first(place))
                 for table, place in found.places.items()
             ),
             (self._devices, self._length),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardgym import load_suite, make_cost, make_solver
+from shardgym.errors import InputError
 
 pytestmark = pytest.mark.repository
 
@@ -61,6 +62,9 @@ def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     published = planner.spread(load_suite("published-v1"), 100)
     assert max(task.num_devices for task in published) == 64
     assert len(planner.spread(load_suite("tiny-v1"), 3)) == 3
+    assert [task.num_devices for task in planner.spread(load_suite("production-v1"), 9, [1024, 512])] == [512, 1024]
+    with pytest.raises(InputError, match=r"--devices: expected some of \[128, 512, 1024\], got \[64\]"):
+        planner.spread(load_suite("production-v1"), 9, [64])
     [task] = planner.groups(["DLRM-DCNv2, 64"], 1)["DLRM-DCNv2, 64 GPUs"]
     assert (task.num_tables, task.num_devices) == (26, 64)
     [task] = planner.groups(["300 tables, 8"], 1)["300 tables, 8 GPUs"]

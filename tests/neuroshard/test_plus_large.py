@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus import kinds, linear_model, local_search, standins
+from neuroshard.plus import averages, kinds, linear_model, local_search, standins
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import ExactPricing
@@ -80,7 +80,7 @@ def test_the_size_of_groups_is_chosen_by_what_exchanging_weights_costs():
 
 def make_large(monkeypatch):
     """Make every task count as large."""
-    for module in (kinds, local_search, standins):
+    for module in (averages, kinds, local_search, standins):
         monkeypatch.setattr(module, "LARGE", 0)
     assert linear_model.LARGE > 0  # the compiled part keeps it
 
@@ -106,6 +106,15 @@ def test_two_devices_of_each_node_stand_for_the_others(monkeypatch):
     assert few.total(found.bytes) - full.bytes.sum() == full.bytes[last - 1] - full.bytes[last] > 0
     mixed = dataclasses.replace(task.topology, memory_bytes=(*task.topology.memory_bytes[:-1], 2**34))
     assert len(Standins(dataclasses.replace(task, topology=mixed), forms, length).memory) == 32
+
+
+def test_devices_stand_for_others_with_the_same_kernels(monkeypatch):
+    task = task_in_nodes(16, interval=None)
+    forms = forms_of(task, COSTS["roofline"].additive(), ["row_wise"], in_host=True)
+    make_large(monkeypatch)
+    few = Standins(task, forms, forms[0][0].vectors.shape[1])
+    for form, of_all in zip(few.forms[0], forms[0], strict=True):
+        assert few.full(few.nothing.changed([], [Place(form, 0)])).places == {0: Place(of_all, 0)}
 
 
 @pytest.mark.parametrize("name", COSTS)

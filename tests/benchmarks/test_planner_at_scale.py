@@ -1,0 +1,32 @@
+"""Planners of the benchmark at scale run in processes of their own, up to a cap."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
+pytestmark = [pytest.mark.torchrec, pytest.mark.repository]
+
+
+@pytest.fixture
+def benchmark(script):
+    return script("planner_at_scale")
+
+
+def test_what_takes_longer_than_the_cap_or_fails_says_so(benchmark):
+    assert benchmark.in_process(lambda: {"cpu s": 1.0}, 60) == {"cpu s": 1.0}
+    assert benchmark.in_process(lambda: sum(itertools.count()), 1) == {"cpu s": "over 1 s"}
+    assert benchmark.in_process(lambda: [][0], 60) == {"cpu s": "failed, see above"}
+
+
+@pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
+def test_planners_plan_alone_for_a_fake_group_and_as_several_ranks(benchmark):
+    task = benchmark.drawn(12, 2)
+    for plan in (benchmark.by_torchrec, benchmark.by_shardgym, benchmark.by_fake_group):
+        found = benchmark.in_process(lambda plan=plan: benchmark.measured(plan, task), 300)
+        assert found["rating ms"] > 0
+        assert found["cpu s"] > 0
+    assert benchmark.by_gloo_group(task, 300).keys() == {"cpu s", "wall s"}

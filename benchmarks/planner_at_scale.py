@@ -160,7 +160,7 @@ def in_process(work: Callable[[], dict[str, Any]], cap_s: int) -> dict[str, Any]
         return receiver.recv()
     except EOFError:
         process.join()
-        return {"cpu s": _why([process], cap_s)}
+        return {"stopped": _why([process], cap_s)}
     finally:
         process.kill()
         process.join()
@@ -196,7 +196,7 @@ def by_gloo_group(task: ShardingTask, cap_s: int) -> dict[str, Any]:
         except EOFError:
             for process in processes:
                 process.join()
-            return {"cpu s": _why(processes, cap_s)}
+            return {"stopped": _why(processes, cap_s)}
         finally:
             for process in processes:
                 process.kill()

@@ -106,7 +106,7 @@ def check_possible(task: ShardingTask, *, in_host: bool = False, on_ssd: bool = 
         raise NoFeasiblePlanError(
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
-            f"{exact_bytes(on_hosts, '')}{more}: {exact_bytes(missing - beyond)} too few"
+            f"{exact_bytes(on_hosts, '')}{more}: {exact_bytes(missing - beyond)} too few; {room_advice(task)}"
         )
     if missing > 0 and not (in_host or on_ssds):
         largest = max(needed, key=needed.__getitem__)
@@ -126,6 +126,19 @@ def exceeds_devices(task: ShardingTask) -> bool:
     if not task.topology.host_memory_bytes:
         return False
     return sum(_least_bytes(task, table) for table in task.tables) > task.total_capacity_bytes
+
+
+def room_advice(task: ShardingTask) -> str:
+    """Say what helps where devices and hosts have no room for all rows, and which tables SSDs cannot have."""
+    topology = task.topology
+    advice = f"what helps: more memory of devices or hosts, or {'larger SSDs' if topology.ssd_bytes else 'SSDs'}"
+    used = {task.optimizer_of(table) for table in task.tables}
+    untrained = sorted(used - {*SSD_OPTIMIZERS})
+    if untrained:
+        advice += f" (for tables with {' or '.join(SSD_OPTIMIZERS)}; SSDs have none with {' or '.join(untrained)})"
+    elif topology.ssd_bytes and "adam" in used:
+        advice += " (optimiser states of all rows on SSDs are in the memory of devices: adam has two for each weight)"
+    return advice
 
 
 def _host(task: ShardingTask) -> str:

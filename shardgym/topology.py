@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from shardgym.arguments import check_int
+from shardgym.drives import DRIVES
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 
@@ -48,7 +49,7 @@ class Topology(Record):
             None says what is known of `device`.
         ssd_bytes: what weights may take on an SSD that each device has to itself; 0, the usual case, says that plans
             may not use it.
-        ssd: which one it is, a key of `shardgym.costs.drives.DRIVES`.
+        ssd: which one it is, a key of `shardgym.drives.DRIVES`.
     """
 
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
@@ -98,6 +99,9 @@ class Topology(Record):
     def _consistent(self) -> Topology:
         if len(self.memory_bytes) != self.num_devices:
             raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
+        if self.ssd not in DRIVES:
+            known = ", ".join(sorted(DRIVES))
+            raise ValueError(f"unknown ssd '{self.ssd}': expected one of {known}; new ones go into shardgym/drives.py")
         if self.fast_domain_size > self.num_devices:
             raise ValueError(f"fast_domain_size {self.fast_domain_size} exceeds {self.num_devices} devices")
         if self.fast_domain_size % self.devices_per_host:

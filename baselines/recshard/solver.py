@@ -12,7 +12,7 @@ from neuroshard.ssd_tables import ssd_choices
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
+from shardgym.feasibility import check_possible, room_advice
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Observer, check_solve_arguments
@@ -103,8 +103,8 @@ class RecShard:
                 break
         if incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
-                "recshard found no plan: whole tables on single devices, their rows in the memory of the device or the "
-                "host, do not fit; what helps: more memory, or a solver that cuts columns"
+                "recshard found no plan: whole tables on single devices, their rows in the memory of the device, of "
+                f"the host or on its SSD, do not fit; {room_advice(task)}, or a solver that cuts columns"
             )
         return incumbent.plan()
 

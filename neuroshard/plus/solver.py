@@ -27,6 +27,7 @@ from shardgym.arguments import check_instance, check_list
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.feasibility import room_advice
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.records import short_repr
@@ -165,6 +166,8 @@ class NeuroShardPlus(ColumnSolver):
             NoFeasiblePlanError: no packing was found, or none for which hosts have room.
         """
         in_host = task.topology.host_memory_bytes > 0
+        # The first plan says little of others where tables may also go to SSDs: a full device can be paid for there.
+        first_is_enough = not task.topology.ssd_bytes
         for on_ssd in ssd_choices(task, costs):
             forms = forms_of(task, costs, kinds, in_host=in_host, on_ssd=on_ssd)
             splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts, on_ssd=on_ssd)
@@ -179,13 +182,17 @@ class NeuroShardPlus(ColumnSolver):
                 search = ExactSearch(pricing, forms, self.settings, budget, seed, incumbent)
                 with contextlib.suppress(NoFeasiblePlanError):
                     search.found(Allocation(pricing, pack_units(shards)))
-                search.run()
-                if incumbent.cost_ms < math.inf:
+                # Other tables on SSDs may still lead to a plan.
+                with contextlib.suppress(NoFeasiblePlanError):
+                    search.run()
+                if incumbent.cost_ms < math.inf and first_is_enough:
                     return
+        if incumbent.cost_ms < math.inf:
+            return
         ssds = f" and the SSDs {exact_bytes(task.topology.ssd_bytes, '')}" if task.topology.ssd_bytes else ""
         raise NoFeasiblePlanError(
             f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each{ssds}, "
-            "and no room for the rows for which devices have none; what helps: more memory of hosts or devices"
+            f"and no room for the rows for which devices have none; {room_advice(task)}"
         )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:

@@ -17,13 +17,13 @@ from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
-from shardgym.costs.drives import drive
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
 from shardgym.costs.step_parts import step_work
+from shardgym.drives import DRIVES
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_ids, distinct_rows
@@ -172,7 +172,7 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
     distinct rows that it has not got are read, and states are read and written. Both directions work at once. From an
-    SSD they are read and written first (`shardgym.costs.drives`), and states stay on the device.
+    SSD they are read and written first (`shardgym.drives`), and states stay on the device.
 
     Args:
         task: the task.
@@ -192,7 +192,7 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     fetch_ms = missed * row_bytes / bus * 1e3
     if key.compute_kernel == "fused_uvm_caching":
         return fetch_ms, distinct * state_bytes / bus * 1e3
-    ssd = drive(task.topology.ssd)
+    ssd = DRIVES[task.topology.ssd]
     return fetch_ms + missed * float(ssd.row_ms(np.asarray(row_bytes))) + ssd.latency_ms * (missed > 0), 0.0
 
 

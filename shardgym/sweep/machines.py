@@ -71,6 +71,8 @@ def task_on(
 ) -> ShardingTask:
     """Return a task with the tables of a model, and what its steps are, on a machine.
 
+    All rows are in the memory of its devices.
+
     Args:
         model: a task on any devices.
         machine: GPU and number.

@@ -319,7 +319,7 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
     bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory, and what
     TorchRec 1.8 says of SSDs, 2 TiB by its default, is what they may use there. Latencies, which TorchRec has none of,
-    are those of the topology `dgx-a100`, or `cpu`; its bandwidth of SSDs is not used, see `shardgym.costs.drives`.
+    are those of the topology `dgx-a100`, or `cpu`; its bandwidth of SSDs is not used, see `shardgym.drives`.
 
     Raises:
         InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.

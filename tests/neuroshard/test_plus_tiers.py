@@ -202,3 +202,29 @@ def test_ssds_have_what_hosts_have_no_room_for(host_share, row_cuts):
     assert total_ms(task, plan) <= total_ms(task, make_solver("recshard").solve(task, COSTS["gpu"])) * (1 + 1e-9)
     roomy = with_ssds(tiered_task(fill=4.0, optimizer="rowwise_adagrad"))
     assert not any(NeuroShardPlus(row_cuts=row_cuts).solve(roomy, COSTS["gpu"]).bytes_per_ssd(roomy))
+
+
+@pytest.mark.parametrize("row_cuts", [True, False])
+def test_which_tables_go_to_ssds_is_searched_and_not_taken_from_the_first_that_fits(row_cuts):
+    tables = tuple(EmbeddingTable(f"t{n}", 40_000_000 * n, 128, 4.0 * n, ids=ZipfIds(s=1.05)) for n in range(1, 5))
+    topology = dataclasses.replace(
+        Topology.preset("dgx-a100", num_devices=2), host_memory_bytes=64 * 2**30, ssd_bytes=2 * 10**12
+    )
+    task = ShardingTask(tables, topology, batch_size=16_384, optimizer="rowwise_adagrad")
+    by_recshard = make_solver("recshard", row_cuts=row_cuts).solve(task, COSTS["gpu"])
+    plan = NeuroShardPlus(row_cuts=row_cuts).solve(task, COSTS["gpu"])
+    assert total_ms(task, plan) <= total_ms(task, by_recshard) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "advice"),
+    [
+        ("exact_sgd", r"larger SSDs \(for tables with rowwise_adagrad or adam; SSDs have none with exact_sgd\)"),
+        ("adam", r"larger SSDs \(optimiser states of all rows on SSDs are in the memory of devices: adam has two"),
+    ],
+)
+@pytest.mark.parametrize("solver", ["neuroshard_plus", "recshard"])
+def test_why_ssds_do_not_help_is_said(optimizer, advice, solver):
+    task = with_ssds(tiered_task(host_share=0.0, fill=4.0, optimizer=optimizer), share=10.0)
+    with pytest.raises(NoFeasiblePlanError, match=advice):
+        make_solver(solver).solve(task, COSTS["gpu"])

@@ -13,7 +13,6 @@ from shardgym.arguments import check_instance
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.drives import drive
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
@@ -51,6 +50,7 @@ from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
+from shardgym.drives import DRIVES
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_ids
@@ -253,7 +253,7 @@ class AdditiveGpu(AdditiveCosts):
             np.array([key.compute_kernel == kernel for key in keys])
             for kernel in ("fused_uvm", "fused_uvm_caching", "key_value")
         )
-        return HostShards(uvm, cached, missed, bus, on_ssd, drive(task.topology.ssd) if on_ssd.any() else None)
+        return HostShards(uvm, cached, missed, bus, on_ssd, DRIVES[task.topology.ssd] if on_ssd.any() else None)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

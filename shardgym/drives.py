@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.errors import UnknownNameError
 
 #: Bytes that a random read of data sheets reads, and RocksDB's default size of a block (include/rocksdb/table.h).
 BLOCK_BYTES = 4096
@@ -64,14 +63,3 @@ DRIVES: dict[str, Drive] = {
         "Lenovo product guide of Intel P4500 drives, table 'Technical specifications', the drive of 4.0 TB",
     ),
 }  # fmt: skip
-
-
-def drive(name: str) -> Drive:
-    """Return a drive.
-
-    Raises:
-        UnknownNameError: no such drive; the closest names are given.
-    """
-    if name not in DRIVES:
-        raise UnknownNameError("ssd", name, DRIVES)
-    return DRIVES[name]

@@ -36,6 +36,7 @@ class TableCost(NamedTuple):
         ms: by how much the compute of its devices would shrink without it.
         after_cut_ms: what a step takes at best when its costliest shard on the device that holds up the step is halved
             by columns and one half moves; None where nothing was tried, or nothing fits.
+        compute_kernels: of its shards, each once, by name.
     """
 
     table: str
@@ -43,6 +44,7 @@ class TableCost(NamedTuple):
     size_bytes: int
     ms: float
     after_cut_ms: float | None
+    compute_kernels: tuple[str, ...]
 
 
 def table_costs(task: ShardingTask, plan: ShardingPlan, model: CostModel, cost: PlanCost) -> list[TableCost]:
@@ -59,7 +61,8 @@ def table_costs(task: ShardingTask, plan: ShardingPlan, model: CostModel, cost: 
         size = sum(shard.bytes(task) * len(shard.devices) for shard in shards)
         devices = tuple(device for shard in shards for device in shard.devices)
         total = sum(ms[shard] for shard in shards)
-        found.append(TableCost(table.name, devices, size, total, after_cut.get(table.name)))
+        kernels = tuple(sorted({shard.compute_kernel for shard in shards}))
+        found.append(TableCost(table.name, devices, size, total, after_cut.get(table.name), kernels))
     return sorted(found, key=lambda cost: -cost.ms)
 
 
@@ -114,18 +117,24 @@ def _cut(task: ShardingTask, plan: ShardingPlan, shard: Shard, target: int) -> S
 
 
 def render_table_costs(costs: list[TableCost], cost: PlanCost, device: int, *, width: int) -> str:
-    """Draw the costliest tables of a plan, whose step `device` holds up, for a terminal of `width` columns."""
+    """Draw the costliest tables of a plan, whose step `device` holds up, for a terminal of `width` columns.
+
+    Kernels are listed where tables have others than `fused`, as rows are then elsewhere than on devices.
+    """
+    leaves_devices = any(table.compute_kernels != ("fused",) for table in costs)
     rows = [
         {
             "table": table.table,
             "on devices": ", ".join(map(str, table.devices)),
+            **({"kernel": ", ".join(table.compute_kernels)} if leaves_devices else {}),
             "memory": format_bytes(table.size_bytes),
             "ms": f"{table.ms:.3f}",
             "one more cut": _change(table.after_cut_ms, cost.total_ms),
         }
         for table in costs[:MAX_TABLES]
     ]
-    lines = [tabulate(rows, "keys", "simple", colalign=["left", "left", *["right"] * 3], disable_numparse=True)]
+    colalign = ["left"] * (2 + leaves_devices) + ["right"] * 3
+    lines = [tabulate(rows, "keys", "simple", colalign=colalign, disable_numparse=True)]
     if len(costs) > MAX_TABLES:
         lines.append(f"... and {len(costs) - MAX_TABLES} more tables that cost less; --json has all")
     remarks = [

@@ -54,8 +54,15 @@ def test_one_more_cut_is_the_best_of_those_that_move_half_of_a_shard():
 
 
 def test_many_tables_are_not_all_listed():
-    costs = [TableCost(f"t{n}", (0,), 4, 1.0, None) for n in range(23)]
+    costs = [TableCost(f"t{n}", (0,), 4, 1.0, None, ("fused",)) for n in range(23)]
     assert "... and 3 more tables that cost less; --json has all" in render_table_costs(costs, COST, 0, width=80)
+
+
+def test_kernels_are_listed_where_rows_are_elsewhere_than_on_devices():
+    on_device = TableCost("hot", (0,), 4, 1.0, None, ("fused",))
+    on_ssd = TableCost("cold", (1,), 4, 1.0, None, ("fused", "key_value"))
+    assert "kernel" not in render_table_costs([on_device], COST, 0, width=80)
+    assert "fused, key_value" in render_table_costs([on_device, on_ssd], COST, 0, width=80)
 
 
 def test_a_cost_that_scores_whole_plans_says_so():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -13,46 +15,65 @@ from baselines.learning.encoder import mlp
 from shardgym.arrays import Floats, Ints
 from shardgym.envs.features import (
     DEVICE_FEATURES,
+    KIND_FEATURES,
     REMAINING_FEATURES,
     SPLIT_FEATURES,
     TABLE_FEATURES,
     TIME_FEATURES,
 )
+from shardgym.envs.kind_rules import HALVE, REPLICATE
 from shardgym.ties import quantized
 
 #: Entries that have something for every device, and how many numbers.
 _PER_DEVICE = {"devices": len(DEVICE_FEATURES), "times": len(TIME_FEATURES)}
+
+#: Where "remaining", "splits" and "kind" begin in what is neither of the shard nor of devices.
+_ENDS_OF_REST = np.cumsum([1, len(REMAINING_FEATURES), len(SPLIT_FEATURES)]).tolist()
 
 #: Of all layers.
 WIDTH = 64
 
 
 class SetNetwork(nn.Module):
-    """Scores actions and estimates the return, from timed observations of TableWise or ColumnWise environments.
+    """Scores actions and estimates the return, from timed observations of TableWise, ColumnWise or AnyWise.
 
     Every device goes through one encoder: what it holds, and what it computes now and with the next shard. The scene is
     the mean over devices, the next shard, and what is left to place. One more network scores each device in the scene.
-    So devices that change places change scores with each other, and any number of devices and tables will do.
+    So devices that change places change scores with each other, and any number of devices and tables will do. A shard
+    of several holders is worth on them what it is on the worst of them.
+
+    Args:
+        every_kind: whether it plays `ShardGym/AnyWise-v0`, whose last three actions halve, cut rows and replicate. It
+            then knows how many holders the shard has, and of how many of its rows.
 
     Attributes:
-        halves: true when it was trained on `ShardGym/ColumnWise-v0`, whose last action halves the shard.
+        every_kind: see above.
+        halves: true when it was trained where shards may be halved; the last action of `ShardGym/ColumnWise-v0` does.
     """
 
     halves: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, *, every_kind: bool = False) -> None:
         super().__init__()
+        self.every_kind = every_kind
         self.table = mlp(len(TABLE_FEATURES), WIDTH, WIDTH)
         self.device = mlp(sum(_PER_DEVICE.values()), WIDTH, WIDTH, end_with_relu=True)
         scene = 2 * WIDTH + 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)
+        scene += len(KIND_FEATURES) if every_kind else 0
         self.device_score = mlp(scene + WIDTH, WIDTH, 1)
-        self.halving_score = mlp(scene, WIDTH, 1)
+        self.halving_score = mlp(scene, WIDTH, self.num_cuts)
         self.value = mlp(scene, WIDTH, WIDTH, 1)
         # A halving pays later, if at all. As one of D + 1 equally likely actions it would use up the limit at once.
+        # Likewise cuts by rows and replicas where there are many devices.
         halving = self.halving_score[-1]
         assert isinstance(halving, nn.Linear)
         nn.init.constant_(halving.bias, -3.0)
         self.register_buffer("halves", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def num_cuts(self) -> int:
+        """How many actions that cut or replicate are scored, see `kind_rules.py`."""
+        return REPLICATE + 1 if self.every_kind else HALVE + 1
 
     def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the scores of all actions, shape (N, actions), and the expected return, shape (N, 1).
@@ -76,7 +97,8 @@ class SetNetwork(nn.Module):
         mean = (devices * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
         # There is no halving where tables are placed whole.
         splits = seen["splits"] if "splits" in seen else mean.new_zeros(len(mean), len(SPLIT_FEATURES))
-        return torch.cat([self.table(seen["table"]), mean, seen["progress"], seen["remaining"], splits], dim=1), devices
+        scene = [self.table(seen["table"]), mean, seen["progress"], seen["remaining"], splits]
+        return torch.cat([*scene, seen["kind"]] if self.every_kind else scene, dim=1), devices
 
     def _score(self, scene: Tensor, devices: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
         first, *others = self.device_score
@@ -87,28 +109,43 @@ class SetNetwork(nn.Module):
         for layer in others:
             hidden = layer(hidden)
         scores = hidden[:, :, 0]
+        if self.every_kind:
+            exists = seen["devices"].reshape(*scores.shape, -1)[:, :, 0].sum(dim=1)
+            for holders, rows in _rows_by_holders((seen["kind"][:, 1] * exists).numpy(force=True)):
+                runs = scores.shape[1] // holders
+                of_runs = scores[rows, : runs * holders].reshape(len(rows), runs, holders)
+                scores = scores.index_put(
+                    (torch.from_numpy(rows)[:, None], torch.arange(runs) * holders), of_runs.amin(dim=2)
+                )
         return torch.cat([scores, self.halving_score(scene)], dim=1) if "splits" in seen else scores
 
 
+def _rows_by_holders(holders: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
+    """Yield each number of several holders with the places where it is, of numbers to rounding, shape (n,)."""
+    numbers = np.rint(holders).astype(np.int64)
+    for number in np.unique(numbers[numbers > 1]).tolist():
+        yield number, np.flatnonzero(numbers == number)
+
+
 def observations_of(table: Floats, devices: Floats, rest: Floats) -> dict[str, Tensor]:
-    """Return observations of n episodes of ColumnWise as `SetNetwork` takes them, in single precision.
+    """Return observations of n episodes of ColumnWise, or of AnyWise, as `SetNetwork` takes them, in single precision.
 
     Args:
         table: entry "table", shape (n, 25).
         devices: entries "devices" and "times", shape (n, D, 9).
-        rest: entries "progress", "remaining" and "splits", shape (n, 8).
+        rest: entries "progress", "remaining" and "splits", shape (n, 8), and "kind" of AnyWise, shape (n, 10).
     """
     of_devices, times = np.split(devices, [_PER_DEVICE["devices"]], axis=2)
-    progress, remaining, splits = np.split(rest, [1, 1 + len(REMAINING_FEATURES)], axis=1)
+    progress, remaining, splits, kind = np.split(rest, _ENDS_OF_REST, axis=1)
     entries = {
         "table": table, "devices": of_devices, "times": times, "progress": progress, "remaining": remaining,
-        "splits": splits,
+        "splits": splits, "kind": kind,
     }  # fmt: skip
-    return {name: torch.from_numpy(part.reshape(len(part), -1)).float() for name, part in entries.items()}
+    return {name: torch.from_numpy(part.reshape(len(part), -1)).float() for name, part in entries.items() if part.size}
 
 
 class ArrayScores:
-    """Scores of devices, and of halving; to rounding those of `SetNetwork.scores`.
+    """Scores of devices, and of what cuts or replicates; to rounding those of `SetNetwork.scores`.
 
     The first layers of both scores are linear in what they see. So they are added up from what is known of all shards
     before, from what is left to place, and from what the devices hold.
@@ -121,6 +158,7 @@ class ArrayScores:
 
     def __init__(self, network: SetNetwork, shards: Floats, *, halves: bool) -> None:
         self._device = linears_of(network.device)
+        self._num_cuts = network.num_cuts
         into_device_score, self._device_score = linears_of(network.device_score)
         into_halving_score, self._halving_score = linears_of(network.halving_score)
         scene = len(into_halving_score.weight)
@@ -138,7 +176,7 @@ class ArrayScores:
 
         Args:
             shards: numbers of the shards that come up in n episodes, shape (n,).
-            rest: entries "progress", "remaining" and "splits" of the observations, shape (n, 8).
+            rest: as `observations_of` takes them.
 
         Returns:
             Shape (n, 64), or (n, 128) where halving is scored.
@@ -146,14 +184,15 @@ class ArrayScores:
         of_steps: Floats = self._of_shards[shards] + rest @ self._of_rest
         return of_steps
 
-    def scores(self, of_steps: Floats, devices: Floats) -> Floats:
-        """Return the scores of all devices, and behind them of halving, shape (n, D + 1).
+    def scores(self, of_steps: Floats, devices: Floats, holders: Ints | None = None) -> Floats:
+        """Return the scores of all devices, and behind them of halving, shape (n, D + 1); or of all cuts, (n, D + 3).
 
         They are quantized, see `shardgym.ties`; that of halving is minus infinity where it is not scored.
 
         Args:
             of_steps: see there.
             devices: entries "devices" and "times" of the observations, shape (n, D, 9).
+            holders: of the shards, shape (n,); None where each has one.
         """
         shape = devices.shape[:2]
         flat = forward(self._device, devices.reshape(-1, devices.shape[2]), end_with_relu=True)
@@ -162,10 +201,16 @@ class ArrayScores:
         hidden = (flat @ self._of_device).reshape(*shape, -1)
         hidden += scene[:, None, :WIDTH]
         np.maximum(hidden, 0, out=hidden)
-        scores = np.full((shape[0], shape[1] + 1), -np.inf)
-        scores[:, :-1] = (hidden.reshape(-1, WIDTH) @ self._device_score.weight).reshape(shape)
-        scores[:, :-1] += self._device_score.bias
+        scores = np.full((shape[0], shape[1] + self._num_cuts), -np.inf)
+        of_devices = scores[:, : shape[1]]
+        of_devices[:] = (hidden.reshape(-1, WIDTH) @ self._device_score.weight).reshape(shape)
+        of_devices += self._device_score.bias
+        if holders is not None:
+            for number, rows in _rows_by_holders(holders):
+                runs = shape[1] // number
+                of_runs = of_devices[rows, : runs * number].reshape(len(rows), runs, number)
+                of_devices[rows, : runs * number : number] = of_runs.min(axis=2)
         if scene.shape[1] > WIDTH:
             halving = np.maximum(scene[:, WIDTH:], 0) @ self._halving_score.weight + self._halving_score.bias
-            scores[:, -1] = halving[:, 0]
+            scores[:, shape[1] :] = halving
         return quantized(scores)

@@ -112,7 +112,8 @@ class Episodes(abc.ABC):
             keep: whether decisions are returned.
         """
         game = self.start(episodes)
-        policy = ArrayScores(network, self._catalog.shard["features"], halves=self._halves)
+        features = self._catalog.shard["features"]
+        policy = ArrayScores(network, features, self._task.num_devices, halves=self._halves)
 
         holders = self._catalog.kind["holders"] if network.every_kind else None
 

@@ -33,6 +33,13 @@ _ENDS_OF_REST = np.cumsum([1, len(REMAINING_FEATURES), len(SPLIT_FEATURES)]).tol
 #: Of all layers.
 WIDTH = 64
 
+#: Features that are shares of what all tables of a task add up to.
+_SHARES = frozenset(("bytes_share", "dim_share", "lookup_share", "tables_share"))
+_SHARES_OF = {
+    kind: np.array([float(name in _SHARES) for name in features])
+    for kind, features in (("table", TABLE_FEATURES), ("device", DEVICE_FEATURES + TIME_FEATURES))
+}
+
 
 class SetNetwork(nn.Module):
     """Scores actions and estimates the return, from timed observations of TableWise, ColumnWise or AnyWise.
@@ -43,8 +50,9 @@ class SetNetwork(nn.Module):
     of several holders is worth on them what it is on the worst of them.
 
     Args:
-        every_kind: whether it plays `ShardGym/AnyWise-v0`, whose last three actions halve, cut rows and replicate. It
-            then knows how many holders the shard has, and of how many of its rows.
+        every_kind: whether it plays `ShardGym/AnyWise-v0`, whose last three actions halve, cut rows and replicate. The
+            scene then has the maximum over devices, too, the number of devices, how many of them hold the shard, and
+            how many of its rows; and shares of all tables are told as multiples of an even share.
 
     Attributes:
         every_kind: see above.
@@ -59,7 +67,7 @@ class SetNetwork(nn.Module):
         self.table = mlp(len(TABLE_FEATURES), WIDTH, WIDTH)
         self.device = mlp(sum(_PER_DEVICE.values()), WIDTH, WIDTH, end_with_relu=True)
         scene = 2 * WIDTH + 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)
-        scene += len(KIND_FEATURES) if every_kind else 0
+        scene += len(KIND_FEATURES) + 1 + WIDTH if every_kind else 0
         self.device_score = mlp(scene + WIDTH, WIDTH, 1)
         self.halving_score = mlp(scene, WIDTH, self.num_cuts)
         self.value = mlp(scene, WIDTH, WIDTH, 1)
@@ -92,13 +100,20 @@ class SetNetwork(nn.Module):
         """Return the scene, shape (N, S), and what every device is like, shape (N, D, 64)."""
         num_devices = seen["devices"].shape[1] // _PER_DEVICE["devices"]
         features = [seen[name].reshape(-1, num_devices, width) for name, width in _PER_DEVICE.items()]
-        devices = self.device(torch.cat(features, dim=2))
         exists = features[0][:, :, :1]
-        mean = (devices * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
+        count = exists.sum(dim=1).clamp(min=1)
+        table, of_devices = seen["table"], torch.cat(features, dim=2)
+        if self.every_kind:
+            table, of_devices = _told_as_multiples(table, of_devices, count)
+        devices = self.device(of_devices)
+        mean = (devices * exists).sum(dim=1) / count
         # There is no halving where tables are placed whole.
         splits = seen["splits"] if "splits" in seen else mean.new_zeros(len(mean), len(SPLIT_FEATURES))
-        scene = [self.table(seen["table"]), mean, seen["progress"], seen["remaining"], splits]
-        return torch.cat([*scene, seen["kind"]] if self.every_kind else scene, dim=1), devices
+        scene = [self.table(table), mean, seen["progress"], seen["remaining"], splits]
+        if self.every_kind:
+            # Encodings are not negative.
+            scene += [seen["kind"], _log_devices(count), (devices * exists).amax(dim=1)]
+        return torch.cat(scene, dim=1), devices
 
     def _score(self, scene: Tensor, devices: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
         first, *others = self.device_score
@@ -118,6 +133,23 @@ class SetNetwork(nn.Module):
                     (torch.from_numpy(rows)[:, None], torch.arange(runs) * holders), of_runs.amin(dim=2)
                 )
         return torch.cat([scores, self.halving_score(scene)], dim=1) if "splits" in seen else scores
+
+
+def _told_as_multiples(table: Tensor, devices: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features with shares of all tables as multiples of even shares.
+
+    Args:
+        table: shape (N, 25).
+        devices: shape (N, D, 9).
+        count: devices that exist, shape (N, 1).
+    """
+    of_table, of_device = (torch.from_numpy(_SHARES_OF[kind]).to(count) for kind in ("table", "device"))
+    return table * (1 + (count - 1) * of_table), devices * (1 + (count - 1) * of_device)[:, None]
+
+
+def _log_devices(count: Tensor) -> Tensor:
+    """Return a feature of a number of devices, about 1 for 256 of them."""
+    return torch.log2(count) / 8
 
 
 def _rows_by_holders(holders: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
@@ -153,11 +185,13 @@ class ArrayScores:
     Args:
         network: with the weights; changes to them are not seen later.
         shards: features of all shards that may come up, shape (S, 25).
+        num_devices: D.
         halves: whether halving is scored.
     """
 
-    def __init__(self, network: SetNetwork, shards: Floats, *, halves: bool) -> None:
+    def __init__(self, network: SetNetwork, shards: Floats, num_devices: int, *, halves: bool) -> None:
         self._device = linears_of(network.device)
+        self._every_kind = network.every_kind
         self._num_cuts = network.num_cuts
         into_device_score, self._device_score = linears_of(network.device_score)
         into_halving_score, self._halving_score = linears_of(network.halving_score)
@@ -168,8 +202,13 @@ class ArrayScores:
             firsts.append(into_halving_score)
         weight = np.concatenate([first.weight for first in firsts], axis=1)
         of_table, self._of_mean, self._of_rest = np.split(weight, [WIDTH, 2 * WIDTH])
+        bias = np.concatenate([first.bias for first in firsts])
+        if self._every_kind:
+            self._of_rest, of_count, self._of_maximum = np.split(self._of_rest, [-1 - WIDTH, -WIDTH])
+            shards = shards * (1 + (num_devices - 1) * _SHARES_OF["table"])
+            bias = bias + _log_devices(torch.tensor(float(num_devices), dtype=torch.float64)).item() * of_count[0]
         encoded = forward(linears_of(network.table), shards)
-        self._of_shards = encoded @ of_table + np.concatenate([first.bias for first in firsts])
+        self._of_shards = encoded @ of_table + bias
 
     def of_steps(self, shards: Ints, rest: Floats) -> Floats:
         """Return the inputs of the first layers that do not depend on where shards are.
@@ -195,9 +234,13 @@ class ArrayScores:
             holders: of the shards, shape (n,); None where each has one.
         """
         shape = devices.shape[:2]
+        if self._every_kind:
+            devices = devices * (1 + (shape[1] - 1) * _SHARES_OF["device"])
         flat = forward(self._device, devices.reshape(-1, devices.shape[2]), end_with_relu=True)
         scene = flat.reshape(*shape, -1).sum(axis=1) / shape[1] @ self._of_mean
         scene += of_steps
+        if self._every_kind:
+            scene += flat.reshape(*shape, -1).max(axis=1) @ self._of_maximum
         hidden = (flat @ self._of_device).reshape(*shape, -1)
         hidden += scene[:, None, :WIDTH]
         np.maximum(hidden, 0, out=hidden)

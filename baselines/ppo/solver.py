@@ -74,6 +74,18 @@ class PpoSettings(Record):
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
+@dataclass(frozen=True, config=CONFIG)
+class AnySettings(GroupSettings):
+    """How `ppo_any` is trained: with up to 128 devices, a step of the same time has fewer decisions."""
+
+    imitation_steps: Count = 48
+    imitation_updates: Count = 50
+    imitated: Count = 512
+    tasks: Count = 4
+    episodes: Annotated[Whole, Field(ge=2)] = 16
+    decisions: Count = 1024
+
+
 class SetPolicySolver(LearnedSolver[SetNetwork]):
     """Plays an environment by its rules, without the environment, with a policy that sees devices as a set.
 
@@ -181,16 +193,16 @@ class PpoColumns(SetPolicySolver):
 class PpoAny(SetPolicySolver):
     """A policy that plays `ShardGym/AnyWise-v0`: it may also cut shards by rows, and replicate tables.
 
-    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `GroupSettings` for the
+    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `AnySettings` for the
     settings.
     """
 
     name: ClassVar[str] = "ppo_any"
     architecture: ClassVar[dict[str, Any]] = {"width": WIDTH, "every_kind": True}
-    settings_type: ClassVar[type[Record]] = GroupSettings
-    default_steps: ClassVar[int] = 160
+    settings_type: ClassVar[type[Record]] = AnySettings
+    default_steps: ClassVar[int] = 168
     episodes: ClassVar[int] = 16
-    settings: GroupSettings
+    settings: AnySettings
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
         """See `LearnedSolver`."""

@@ -315,7 +315,7 @@ def test_several_holders_are_worth_what_the_worst_of_them_is():
     assert len(set(two[0, :4].tolist())) > 1
     rest[0, -1] = 0.5
     network.double()
-    scores = ArrayScores(network, np.full((1, 25), 0.1), halves=True)
+    scores = ArrayScores(network, np.full((1, 25), 0.1), 4, halves=True)
     found = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([2]))
     np.testing.assert_allclose(found, two.detach(), atol=1e-5)
     apart = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([1]))

@@ -17,7 +17,7 @@ from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
 from baselines.ppo.episode import AnyEpisodes, ColumnEpisodes, Episodes
-from baselines.ppo.group_learner import GroupLearner, GroupSettings
+from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
@@ -29,7 +29,6 @@ from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.task import ShardingTask
 
-Count = Annotated[Whole, Field(ge=1)]
 Weight = Annotated[float, Field(ge=0)]
 
 #: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
@@ -76,14 +75,15 @@ class PpoSettings(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class AnySettings(GroupSettings):
-    """How `ppo_any` is trained: with up to 128 devices, a step of the same time has fewer decisions."""
+    """How `ppo_any` is trained: few updates a step, as numbers of devices take turns, and they forget each other."""
 
-    imitation_steps: Count = 48
-    imitation_updates: Count = 50
+    imitation_steps: Count = 480
+    imitation_updates: Count = 10
     imitated: Count = 512
-    tasks: Count = 4
+    tasks: Count = 6
     episodes: Annotated[Whole, Field(ge=2)] = 16
     decisions: Count = 1024
+    learning_rate: Positive = 3e-4
 
 
 class SetPolicySolver(LearnedSolver[SetNetwork]):
@@ -200,7 +200,7 @@ class PpoAny(SetPolicySolver):
     name: ClassVar[str] = "ppo_any"
     architecture: ClassVar[dict[str, Any]] = {"width": WIDTH, "every_kind": True}
     settings_type: ClassVar[type[Record]] = AnySettings
-    default_steps: ClassVar[int] = 168
+    default_steps: ClassVar[int] = 552
     episodes: ClassVar[int] = 16
     settings: AnySettings
 

@@ -372,6 +372,14 @@ def test_the_weights_with_halvings_solve_what_whole_tables_cannot():
         assert len(plan.shards) > suite[index].num_tables
 
 
+def test_the_weights_for_any_kind_cut_rows_and_replicate():
+    """Over nodes their plans cost less than those of halvings; where memory is tight they have plans at all."""
+    [nodes, tight] = (shardgym.load_suite(name)[0] for name in ("nodes16-v1", "tight8-v2"))
+    ms = [COST.evaluate(nodes, [cls().solve(nodes, COST)])[0].total_ms for cls in (PpoAny, PpoColumns)]
+    assert ms[0] < 0.95 * ms[1]
+    PpoAny().solve(tight, COST).validate(tight)
+
+
 def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
     """Four devices have room for one and a half of six tables each, so two tables must be cut."""
     tables = tuple(EmbeddingTable(f"t{i}", 100, 8, 1.0 + i) for i in range(6))

@@ -1,4 +1,4 @@
-"""GroupLearner: a policy imitates plans of NeuroShard, then episodes of one task compete with each other.
+"""GroupLearner: a policy imitates plans of another solver, then episodes of one task compete with each other.
 
 Each step of the second part plays some tasks, each in many episodes at once. An episode is worth as much as its plan is
 cheaper than those of the others of its task, so that nothing has to predict returns (Kwon et al., "POMO", NeurIPS 2020;
@@ -24,10 +24,9 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.training import Learner
 from baselines.ppo.episode import Decisions, Episodes
 from baselines.ppo.set_network import SetNetwork, observations_of
-from neuroshard import NeuroShard
-from shardgym.costs.additive import AdditiveCosts
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.records import CONFIG, Record, Whole
+from shardgym.solver import Solver
 from shardgym.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
@@ -47,7 +46,7 @@ class GroupSettings(Record):
     """How a policy is trained.
 
     Attributes:
-        imitation_steps: the first steps, in which plans of NeuroShard are imitated.
+        imitation_steps: the first steps, in which plans of another solver are imitated.
         imitation_updates: of each of these.
         imitated: decisions of the plans in an update.
         imitation_rate: learning rate of Adam meanwhile.
@@ -76,9 +75,8 @@ class GroupLearner(Learner):
         oracle: what costs come from; every placement counts as a query.
         steps: of training in all.
         settings: how.
-        costs: of the oracle.
-        order: in which tables come up.
-        max_splits: halvings at most of shards that fit somewhere.
+        episodes: of each of these tasks.
+        teacher: whose plans are imitated.
 
     Raises:
         InputError: there is no step left after those of imitation.
@@ -93,9 +91,8 @@ class GroupLearner(Learner):
         oracle: TrainingOracle,
         steps: int,
         settings: GroupSettings,
-        costs: AdditiveCosts,
-        order: str,
-        max_splits: int,
+        episodes: Sequence[Episodes],
+        teacher: Solver,
     ) -> None:
         self.network = network
         self.oracle = oracle
@@ -109,10 +106,9 @@ class GroupLearner(Learner):
         self._settings = settings
         network.halves.fill_(True)
         self.optimizers = (torch.optim.Adam(network.parameters(), lr=settings.imitation_rate),)
-        # Tasks of a pool have the same tables in other company.
-        costs.share_shards()
         self._tasks = list(tasks)
-        self._episodes = [Episodes(task, costs, order, max_splits) for task in tasks]
+        self._episodes = list(episodes)
+        self._teacher = teacher
         #: Positions of the tasks, and decisions of the plans that are imitated, by number of devices.
         self._alike: dict[int, list[int]] = {}
         for position, task in enumerate(tasks):
@@ -147,17 +143,17 @@ class GroupLearner(Learner):
         return {"imitation_loss": float(np.mean(losses))}
 
     def _examples_of(self, devices: int) -> Decisions:
-        """Return the decisions that lead to NeuroShard's plans of tasks with so many devices, all in one."""
+        """Return the decisions that lead to the teacher's plans of tasks with so many devices, all in one."""
         if devices not in self._examples:
-            teacher = NeuroShard()
             found: list[Decisions] = []
             for position in self._alike[devices]:
                 with contextlib.suppress(NoFeasiblePlanError):
-                    plan = teacher.solve(self._tasks[position], self.oracle.cost)
+                    plan = self._teacher.solve(self._tasks[position], self.oracle.cost)
                     found += self._episodes[position].follow(plan)
             if not found:
                 raise InputError(
-                    f"NeuroShard has no plan by halving for tasks of {devices} devices: nothing to imitate"
+                    f"{type(self._teacher).__name__} has no plan by actions of the environment for tasks of {devices} "
+                    "devices: nothing to imitate"
                 )
             self._examples[devices] = _joined(found)
         return self._examples[devices]

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from baselines.ppo.set_network import SetNetwork
-from shardgym.errors import InputError, MissingDependencyError
+from shardgym.errors import MissingDependencyError
 
 try:
     from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
@@ -27,19 +27,11 @@ class SetFeatures(BaseFeaturesExtractor):
     Args:
         space: the observation space.
         network: to be trained; a new one when None.
-
-    Raises:
-        InputError: the space of an environment with more actions than devices and halving.
     """
 
     def __init__(self, space: spaces.Dict, network: SetNetwork | None = None) -> None:
-        if "kind" in space.spaces:
-            raise InputError(
-                "a SetNetwork scores devices and halving, and AnyWise has cuts by rows and replicas, too: expected "
-                "TableWise or ColumnWise; 'MultiInputPolicy' of sb3-contrib learns AnyWise"
-            )
         super().__init__(space, features_dim=spaces.flatdim(space["action_mask"]) + 1)
-        self.network = SetNetwork() if network is None else network
+        self.network = SetNetwork(every_kind="kind" in space.spaces) if network is None else network
 
     def forward(self, seen: dict[str, Tensor]) -> Tensor:
         """Return features, shape (N, actions + 1)."""

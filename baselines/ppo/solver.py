@@ -1,4 +1,4 @@
-"""`ppo`, `ppo_columns`: policies over devices that play the native vector environments."""
+"""`ppo`, `ppo_columns`, `ppo_any`: policies over devices that play the native vector environments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
-from baselines.ppo.episode import Episodes
-from baselines.ppo.group_learner import GroupLearner, GroupSettings
+from baselines.ppo.episode import AnyEpisodes, ColumnEpisodes, Episodes
+from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
 from baselines.ppo.set_network import WIDTH, SetNetwork
+from neuroshard import NeuroShard
+from neuroshard.plus.solver import NeuroShardPlus
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.envs.wrappers import VectorRelativeReward
@@ -27,18 +29,24 @@ from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.task import ShardingTask
 
-Count = Annotated[Whole, Field(ge=1)]
 Weight = Annotated[float, Field(ge=0)]
 
 #: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
 MAX_SPLITS = 16
+
+#: The same where there are up to 128 devices, whose tables `neuroshard_plus` cuts into twice as many pieces.
+MAX_SPLITS_ANY = 64
 
 #: Tables that take longest come up first, so that the last ones can even out what is left.
 ORDER = "lookup"
 
 #: What environments are made with; `Episodes` plays by the same rules.
 _PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
-ENV_ARGUMENTS = {"TableWise": _PLAYED_WITH, "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS}}
+ENV_ARGUMENTS = {
+    "TableWise": _PLAYED_WITH,
+    "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS},
+    "AnyWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS_ANY},
+}
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -63,6 +71,19 @@ class PpoSettings(Record):
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     entropy: Weight = 0.0
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
+
+
+@dataclass(frozen=True, config=CONFIG)
+class AnySettings(GroupSettings):
+    """How `ppo_any` is trained: few updates a step, as numbers of devices take turns, and they forget each other."""
+
+    imitation_steps: Count = 480
+    imitation_updates: Count = 10
+    imitated: Count = 512
+    tasks: Count = 6
+    episodes: Annotated[Whole, Field(ge=2)] = 16
+    decisions: Count = 1024
+    learning_rate: Positive = 3e-4
 
 
 class SetPolicySolver(LearnedSolver[SetNetwork]):
@@ -96,21 +117,19 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
             NoFeasiblePlanError: a shard fits nowhere any more.
             InputError: the cost is not additive.
         """
-        costs = self._additive(cost)
-        max_splits = MAX_SPLITS if network.halves else None
-
-        def play(order: str) -> ShardingPlan:
-            return Episodes(task, costs, order, max_splits).plan(network, episodes=self.episodes, seed=seed)
-
-        try:
+        self._additive(cost)
+        orders = (ORDER, "size") if network.halves else (ORDER,)
+        for order in orders:
             try:
-                return play(ORDER)
-            except NoFeasiblePlanError:
-                if max_splits is None:
-                    raise
-                return play("size")
-        except NoFeasiblePlanError as error:
-            raise NoFeasiblePlanError(f"{self.name}: {error}") from None
+                return self.episodes_of(task, cost, order, network).plan(network, episodes=self.episodes, seed=seed)
+            except NoFeasiblePlanError as error:
+                stuck = error
+        raise NoFeasiblePlanError(f"{self.name}: {stuck}") from None
+
+    def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
+        """Return the episodes that solving plays."""
+        max_splits = MAX_SPLITS if network.halves else None
+        return ColumnEpisodes(task, self._additive(cost), order, max_splits)
 
     def check_ready(self, cost: CostModel) -> None:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
@@ -165,7 +184,44 @@ class PpoColumns(SetPolicySolver):
     ) -> Learner:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
         costs = self._additive(oracle.cost)
-        return GroupLearner(network, tasks, oracle, steps, self.settings, costs, ORDER, MAX_SPLITS)
+        # Tasks of a pool have the same tables in other company.
+        costs.share_shards()
+        episodes = [ColumnEpisodes(task, costs, ORDER, MAX_SPLITS) for task in tasks]
+        return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShard())
+
+
+class PpoAny(SetPolicySolver):
+    """A policy that plays `ShardGym/AnyWise-v0`: it may also cut shards by rows, and replicate tables.
+
+    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `AnySettings` for the
+    settings.
+    """
+
+    name: ClassVar[str] = "ppo_any"
+    architecture: ClassVar[dict[str, Any]] = {"width": WIDTH, "every_kind": True}
+    settings_type: ClassVar[type[Record]] = AnySettings
+    default_steps: ClassVar[int] = 552
+    episodes: ClassVar[int] = 16
+    settings: AnySettings
+
+    def build_network(self, scale: FeatureScale) -> SetNetwork:
+        """See `LearnedSolver`."""
+        del scale
+        return SetNetwork(every_kind=True)
+
+    def make_learner(
+        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> Learner:
+        """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
+        self._additive(oracle.cost)
+        played = self.settings.episodes
+        episodes = [AnyEpisodes(task, oracle.cost, ORDER, MAX_SPLITS_ANY, played) for task in tasks]
+        return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShardPlus())
+
+    def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
+        """See `SetPolicySolver`."""
+        del network
+        return AnyEpisodes(task, cost, order, MAX_SPLITS_ANY, self.episodes)
 
 
 class PpoLearner(Learner):

@@ -1,4 +1,4 @@
-"""`ppo` and `ppo_columns`: devices are a set, training can be killed, and what was learned solves other tasks."""
+"""`ppo` and its kin: devices are a set, training can be killed, and what was learned solves other tasks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import torch
 from torch import nn
 
 import shardgym
-from baselines.ppo.episode import Episodes
+from baselines.ppo.episode import AnyEpisodes, ColumnEpisodes
 from baselines.ppo.group_learner import GroupLearner
-from baselines.ppo.set_network import SetNetwork, observations_of
-from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns, PpoLearner
+from baselines.ppo.set_network import ArrayScores, SetNetwork, observations_of
+from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoAny, PpoColumns, PpoLearner
 from neuroshard import NeuroShard
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+from neuroshard.plus.solver import NeuroShardPlus
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
+from shardgym.ties import quantized
 
 COST = make_cost("roofline")
 
-#: So small that a step takes a fraction of a second, and the steps of each: of `PpoColumns`, the last one competes.
+#: So small that a step takes a fraction of a second, and the steps of each: of those in groups, the last one competes.
+GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
 TINY = {
-    Ppo: ({"num_envs": 2, "minibatches": 2, "epochs": 1}, 1),
-    PpoColumns: ({"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}, 2),
-}
+    Ppo: ({"num_envs": 2, "minibatches": 2, "epochs": 1}, 1), PpoColumns: (GROUPS, 2), PpoAny: (GROUPS, 2),
+}  # fmt: skip
 
 
 class NotAdditive(RooflineCost):
@@ -41,7 +44,7 @@ def two_devices():
     return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
 
 
-@pytest.fixture(scope="module", params=[Ppo, PpoColumns])
+@pytest.fixture(scope="module", params=[Ppo, PpoColumns, PpoAny])
 def fitted(request, two_devices, tmp_path_factory):
     cls = request.param
     if cls is Ppo:
@@ -67,7 +70,7 @@ def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, t
     plan = solver.solve(task, COST)
     plan.validate(task)
     assert solver.card.tasks.num_devices == (2, 2)
-    assert bool(solver._own.network.halves) == (solver.name == "ppo_columns")
+    assert bool(solver._own.network.halves) == (solver.name != "ppo")
 
 
 def test_a_policy_learns_to_balance(two_devices):
@@ -102,11 +105,11 @@ def test_imitation_lowers_the_loss_and_halves_as_the_teacher_does(monkeypatch):
 
 
 def test_the_decisions_that_lead_to_a_plan_are_found(network):
-    """Played again, they end with the same contents of all devices; what no halving makes is not followed."""
+    """Played again, they end with the same contents of all devices; there are no more halvings than the limit."""
     cost = make_cost("simulator")
     followed = 0
     for task in training_tasks(["dlrm4-v2", "tight8-v2"], 8):
-        episodes = Episodes(task, cost.additive(), "lookup", 16)
+        episodes = ColumnEpisodes(task, cost.additive(), "lookup", 16)
         plan = NeuroShard().solve(task, cost)
         decisions = episodes.follow(plan)
         if not decisions:
@@ -123,16 +126,55 @@ def test_the_decisions_that_lead_to_a_plan_are_found(network):
             observation, _, _, _, info = env.step(action)
         assert contents(info["plan"], task) == contents(plan, task)
     assert followed > 4
-    cut = next(shard for shard in plan.shards if shard.num_columns >= 16)
-    others = [shard for shard in plan.shards if shard is not cut]
-    first, last = cut.columns
-    unequal = [dataclasses.replace(cut, columns=part) for part in ((first, first + 4), (first + 4, last))]
-    assert episodes.follow(ShardingPlan.of(task, others + unequal)) == []
+    assert ColumnEpisodes(task, cost.additive(), "lookup", 1).follow(plan) == []
+
+
+@pytest.mark.parametrize("suite", ["dlrm8-gpu-v1", "nodes16-v1", "rows8-v1"])
+def test_plans_of_all_kinds_are_followed(suite):
+    """Columns that no halving makes become several shards of one device; rows and replicas are where they were."""
+    seen = set()
+    for task in training_tasks(suite, 4):
+        plan = NeuroShardPlus().solve(task, COST)
+        episodes = AnyEpisodes(task, COST, "lookup", 64, 1)
+        decisions = episodes.follow(plan)
+        if not decisions:
+            continue
+        env = gymnasium.make("ShardGym/AnyWise-v0", tasks=[task], cost=COST, **ENV_ARGUMENTS["AnyWise"])
+        observation, info = env.reset(seed=0)
+        for step in decisions:
+            for name, values in observations_of(step.table, step.devices, step.rest).items():
+                np.testing.assert_allclose(values[0], observation[name], atol=1e-6)
+            observation, _, _, _, info = env.step(int(step.chosen[0]))
+            seen.add(max(0, int(step.chosen[0]) - task.num_devices + 1))
+        for device in range(task.num_devices):
+            assert held_cells(info["plan"], task, device) == held_cells(plan, task, device)
+    assert {"dlrm8-gpu-v1": {0, 1, 3}, "nodes16-v1": {0, 1, 2}, "rows8-v1": {0, 1, 3}}[suite] <= seen
+
+
+def held_cells(plan, task, device):
+    """Return by table how many cells of it a device holds."""
+    cells = dict.fromkeys((table.name for table in task.tables), 0)
+    for shard in plan.on(device):
+        cells[shard.table] += shard.num_rows * shard.num_columns
+    return cells
+
+
+def test_cuts_that_no_action_makes_are_not_followed():
+    """Rows on some of the devices, cut unevenly, and replicas on some devices."""
+    table = EmbeddingTable("t", 100, 8, 4.0)
+    task = ShardingTask((table,), Topology(num_devices=4, memory_bytes=2**20), batch_size=64)
+    halves = [Shard("t", (50 * n, 50 * n + 50), (0, 8), (n,)) for n in range(2)]
+    uneven = [Shard("t", rows, (0, 8), (n,)) for n, rows in enumerate([(0, 10), (10, 50), (50, 75), (75, 100)])]
+    even = [Shard("t", (25 * n, 25 * n + 25), (0, 8), (n,)) for n in range(4)]
+    some = [Shard("t", (0, 100), (0, 8), (0, 1))]
+    episodes = AnyEpisodes(task, COST, "lookup", 4, 1)
+    for shards, decisions in ((halves, 0), (uneven, 0), (some, 0), (even, 2)):
+        assert len(episodes.follow(ShardingPlan.of(task, shards))) == decisions
 
 
 def test_killed_and_resumed_training_gives_the_same_weights(fitted, two_devices, tmp_path, monkeypatch):
     cls = type(fitted[0])
-    learner = {Ppo: PpoLearner, PpoColumns: GroupLearner}[cls]
+    learner = PpoLearner if cls is Ppo else GroupLearner
     settings, _ = TINY[cls]
     whole = cls(**settings).fit(two_devices, COST, steps=3, evaluate_every=1)
     original = learner.step
@@ -153,8 +195,10 @@ def test_killed_and_resumed_training_gives_the_same_weights(fitted, two_devices,
     assert torch.equal(torch.random.get_rng_state(), state[1])
 
 
-@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"])
+@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0", "ShardGym/AnyWise-v0"])
 def test_devices_that_change_places_change_scores(env_id, network):
+    if env_id == "ShardGym/AnyWise-v0":
+        network = SetNetwork(every_kind=True)
     env = gymnasium.make(env_id, suite="tiny-v1", cost=COST, observation="timed")
     observation, _ = env.reset(seed=3)
     for action in (0, 1, 1):
@@ -231,6 +275,54 @@ def test_plans_are_those_of_an_episode_of_the_environment(env, cost_name, networ
     assert (halved > 10) == (env == "ColumnWise")
 
 
+@pytest.mark.parametrize("favoured", [HALVE, CUT_ROWS, REPLICATE])
+def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
+    """Shards of one table on one device are one in the plan; devices that hold the same may change places."""
+    torch.manual_seed(1)
+    network = SetNetwork(every_kind=True).double()
+    network.halving_score[-1].bias.data = torch.tensor([0.2 * (action == favoured) for action in range(3)]).double()
+    taken = 0
+    with torch.no_grad():
+        for task in training_tasks(["tiny-v1", "nodes16-v1"], 4):
+            played = played_in_environment(network, task, COST, "AnyWise")
+            if played is None:
+                continue
+            plan = AnyEpisodes(task, COST, "lookup", 64, 1).plan(network)
+            plan.validate(task)
+            cells = [sorted(str(held_cells(of, task, d)) for d in range(task.num_devices)) for of in (plan, played)]
+            assert cells[0] == cells[1]
+            for shard in plan.shards:
+                table = task.table(shard.table)
+                halved, cut = shard.num_columns < table.embedding_dim, shard.num_rows < table.num_embeddings
+                taken += (halved, cut, len(shard.devices) > 1)[favoured]
+    assert taken > 10
+
+
+def test_several_holders_are_worth_what_the_worst_of_them_is():
+    """Two domains of two: one has the device with the lowest score, so the other one is better."""
+    torch.manual_seed(0)
+    network = SetNetwork(every_kind=True)
+    devices = np.random.default_rng(0).uniform(0, 1, (1, 4, 9))
+    devices[:, :, 0] = 1
+    rest = np.full((1, 10), 0.5)
+    one, two = (
+        network.scores(
+            observations_of(np.full((1, 25), 0.1), devices, np.concatenate([rest[:, :-1], [[share]]], axis=1))
+        )
+        for share in (0.25, 0.5)
+    )
+    assert two.shape == (1, 7)
+    assert len(set(two[0, :4].tolist())) > 1
+    rest[0, -1] = 0.5
+    network.double()
+    scores = ArrayScores(network, np.full((1, 25), 0.1), 4, halves=True)
+    found = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([2]))
+    np.testing.assert_allclose(found, two.detach(), atol=1e-5)
+    apart = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([1]))
+    np.testing.assert_allclose(found[0, [0, 2]], apart[0, :4].reshape(2, 2).min(axis=1))
+    assert not torch.allclose(one, two)
+
+
 def test_the_cheapest_of_many_episodes_is_taken(network):
     """Here the first one alone is 5 % and more behind on average, as an untrained policy is no better than chance."""
     cost = make_cost("simulator")
@@ -239,7 +331,7 @@ def test_the_cheapest_of_many_episodes_is_taken(network):
     for task in training_tasks("dlrm4-v2", 6):
         with torch.no_grad():
             one, many, same, others = (
-                Episodes(task, costs, "lookup", 10).plan(network, episodes=episodes, seed=seed)
+                ColumnEpisodes(task, costs, "lookup", 10).plan(network, episodes=episodes, seed=seed)
                 for episodes, seed in ((1, 0), (16, 0), (16, 0), (16, 1))
             )
         many.validate(task)
@@ -254,10 +346,12 @@ def played_in_environment(network, task, cost, env):
     """Return the plan of an episode in which the valid action with the highest score always wins, None if stuck."""
     env = gymnasium.make(f"ShardGym/{env}-v0", tasks=[task], cost=cost, **ENV_ARGUMENTS[env])
     observation, info = env.reset(seed=0)
+    dtype = network.value[0].weight.dtype
     while "outcome" not in info:
-        scores = network.scores({name: torch.from_numpy(values)[None] for name, values in observation.items()})[0]
-        valid = torch.from_numpy(observation["action_mask"]) > 0
-        observation, _, _, _, info = env.step(int(scores.masked_fill(~valid, -torch.inf).argmax()))
+        seen = {name: torch.from_numpy(values)[None].to(dtype) for name, values in observation.items()}
+        scores = quantized(network.scores(seen)[0].numpy())
+        valid = observation["action_mask"] > 0
+        observation, _, _, _, info = env.step(int(np.where(valid, scores, -np.inf).argmax()))
     return info.get("plan")
 
 
@@ -278,17 +372,25 @@ def test_the_weights_with_halvings_solve_what_whole_tables_cannot():
         assert len(plan.shards) > suite[index].num_tables
 
 
+def test_the_weights_for_any_kind_cut_rows_and_replicate():
+    """Over nodes their plans cost less than those of halvings; where memory is tight they have plans at all."""
+    [nodes, tight] = (shardgym.load_suite(name)[0] for name in ("nodes16-v1", "tight8-v2"))
+    ms = [COST.evaluate(nodes, [cls().solve(nodes, COST)])[0].total_ms for cls in (PpoAny, PpoColumns)]
+    assert ms[0] < 0.95 * ms[1]
+    PpoAny().solve(tight, COST).validate(tight)
+
+
 def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
     """Four devices have room for one and a half of six tables each, so two tables must be cut."""
     tables = tuple(EmbeddingTable(f"t{i}", 100, 8, 1.0 + i) for i in range(6))
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=4800), batch_size=64)
     nn.init.constant_(network.halving_score[-1].bias, -1e3)
     with torch.no_grad():
-        plan = Episodes(task, COST.additive(), "lookup", max_splits=1).plan(network)
+        plan = ColumnEpisodes(task, COST.additive(), "lookup", max_splits=1).plan(network)
         plan.validate(task)
         assert len(plan.shards) == 8
         with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
-            Episodes(task, COST.additive(), "lookup").plan(network)
+            ColumnEpisodes(task, COST.additive(), "lookup").plan(network)
 
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):

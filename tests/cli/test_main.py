@@ -131,9 +131,10 @@ def test_solvers_are_listed_with_the_suites_that_weights_ship_for(capsys):
     assert main(["list", "solvers", "--json"]) == 0
     weights = {row["solver"]: row.get("weights for") for row in json.loads(capsys.readouterr().out)}
     learned = {"autoshard", "dreamshard", "ppo", "surco"}
-    assert {name for name, suites in weights.items() if suites} == learned | {"ppo_columns"}
+    assert {name for name, suites in weights.items() if suites} == learned | {"ppo_columns", "ppo_any"}
     assert all({"dlrm4-v1", "dlrm8-v1"} <= set(weights[name].split(", ")) for name in learned)
     assert weights["ppo_columns"] == "dlrm4-v2+dlrm8-v2+wide8-v2+tight4-v2+tight8-v2+hetero4-v2"
+    assert weights["ppo_any"] == "dlrm4-gpu-v1+dlrm8-gpu-v1+nodes16-v1"
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, capsys):

@@ -6,6 +6,7 @@ import itertools
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from env_toys import masked_rollout, play
 from simulator_toys import random_task
 from sums import even_share_ms
@@ -17,7 +18,6 @@ from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import SplitLimits
-from shardgym.errors import InputError
 from shardgym.ids import ZipfIds
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share
@@ -413,13 +413,17 @@ def test_maskable_ppo_trains_for_a_few_steps():
     assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
 
 
-def test_the_network_of_the_solver_ppo_refuses_it():
+def test_the_network_of_the_solvers_scores_all_actions():
     sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     from baselines.ppo.policies import SetPolicy
 
     env = gymnasium.make("ShardGym/AnyWise-v0", tasks=mixed_tasks(), observation="timed")
-    with pytest.raises(InputError, match="expected TableWise or ColumnWise"):
-        sb3_contrib.MaskablePPO(SetPolicy, env)
+    model = sb3_contrib.MaskablePPO(SetPolicy, env, n_steps=32, batch_size=32, seed=0, device="cpu")
+    layers = model.policy.features_extractor.network.halving_score
+    before = layers[0].weight.detach().clone()
+    model.learn(32)
+    assert layers[-1].weight.shape[0] == 3
+    assert not torch.equal(layers[0].weight, before)
 
 
 @pytest.mark.parametrize("task", mixed_tasks()[:3])

@@ -93,6 +93,8 @@ CLAIMS = (
     Claim("NeuroShardPlus ahead of NeuroShard (not published)", "neuroshard_plus", (NEUROSHARD,)),
     Claim("PpoColumns ahead of NeuroShard (not published)", "ppo_columns", (NEUROSHARD,)),
     Claim("NeuroShardPlus ahead of PpoColumns (not published)", "neuroshard_plus", ("ppo_columns",)),
+    Claim("PpoAny ahead of NeuroShard (not published)", "ppo_any", (NEUROSHARD,)),
+    Claim("NeuroShardPlus ahead of PpoAny (not published)", "neuroshard_plus", ("ppo_any",)),
     Claim("DreamShard ahead of heuristics", "dreamshard", ("random", *HEURISTICS), "up to 19 %", by_width=True),
     Claim("DreamShard ahead of LPT (not published)", "dreamshard", ("lpt",)),
     Claim("AutoShard balances compute better than heuristics", "autoshard", HEURISTICS, measure="balance"),

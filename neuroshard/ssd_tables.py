@@ -12,7 +12,7 @@ from shardgym.task import ShardingTask
 
 
 def ssd_choices(task: ShardingTask, costs: AdditiveCosts) -> list[frozenset[str]]:
-    """Return names of tables that may have rows on SSDs while others may not, to be tried in this order.
+    """Return names of tables that may have rows on SSDs while others may not; the cheapest plan of all these counts.
 
     SSDs are for what hosts have no room for: as few tables as leave the others room in devices and hosts together, none
     if they have that, then as few as leave them room in hosts alone, as rows with caches need, then all, as at once

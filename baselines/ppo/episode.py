@@ -114,7 +114,6 @@ class Episodes(abc.ABC):
         game = self.start(episodes)
         features = self._catalog.shard["features"]
         policy = ArrayScores(network, features, self._task.num_devices, halves=self._halves)
-
         holders = self._catalog.kind["holders"] if network.every_kind else None
 
         def choose(moments: Moments) -> tuple[Ints, Floats]:
@@ -212,15 +211,7 @@ class ColumnEpisodes(Episodes):
 
 
 class AnyEpisodes(Episodes):
-    """Plays episodes of AnyWise.
-
-    Args:
-        task: the task.
-        cost: prices devices, and the plans in the end; additive.
-        order: in which tables come up, one of `ORDERS`.
-        max_splits: halvings at most.
-        episodes: that are played at once at most.
-    """
+    """Plays episodes of AnyWise; see `AnyGame` for the arguments."""
 
     def __init__(self, task: ShardingTask, cost: CostModel, order: str, max_splits: int, episodes: int) -> None:
         self._game = AnyGame(task, cost, order, max_splits, episodes)

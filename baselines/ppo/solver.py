@@ -117,7 +117,6 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
             NoFeasiblePlanError: a shard fits nowhere any more.
             InputError: the cost is not additive.
         """
-        self._additive(cost)
         orders = (ORDER, "size") if network.halves else (ORDER,)
         for order in orders:
             try:
@@ -213,7 +212,7 @@ class PpoAny(SetPolicySolver):
         self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
     ) -> Learner:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        self._additive(oracle.cost)
+        self._additive(oracle.cost)  # refuses others in one line
         played = self.settings.episodes
         episodes = [AnyEpisodes(task, oracle.cost, ORDER, MAX_SPLITS_ANY, played) for task in tasks]
         return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShardPlus())
@@ -221,6 +220,7 @@ class PpoAny(SetPolicySolver):
     def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
         """See `SetPolicySolver`."""
         del network
+        self._additive(cost)  # refuses others in one line
         return AnyEpisodes(task, cost, order, MAX_SPLITS_ANY, self.episodes)
 
 

@@ -110,14 +110,12 @@ class Search:
             np.array([more for _, _, _, more in steps], dtype=np.int64),
         )
 
-    def offer(self, devices: list[int] | None) -> bool:
-        """Offer the plan of an assignment; returns whether memory is enough for it."""
+    def offer(self, devices: list[int] | None) -> None:
+        """Offer the plan of an assignment."""
         filled = None if devices is None else self._fill_all(devices)
-        if devices is None or filled is None:
-            return False
-        sums = np.stack([of_device.vector for of_device in filled])
-        self._offer_priced(devices, float(self._costs.total_ms(self._number, sums[None])[0]))
-        return True
+        if devices is not None and filled is not None:
+            sums = np.stack([of_device.vector for of_device in filled])
+            self._offer_priced(devices, float(self._costs.total_ms(self._number, sums[None])[0]))
 
     def _offer_priced(self, devices: list[int], total_ms: float) -> bool:
         """Offer the plan of an assignment that respects memory; returns whether it is the best so far."""

@@ -34,7 +34,7 @@ class RecShard:
     - Where rows are ordered by frequency, a table is cut: popular rows have kernel `fused`, the others `fused_uvm`.
       Elsewhere the paper remaps rows; here the table has kernel `fused_uvm_caching`, with a cache of as many rows.
     - Where hosts have no room for that, and devices have SSDs, some tables have kernel `key_value` instead, with a
-      cache, which the paper's third tier is: as few tables as will do (`neuroshard/ssd_tables.py`).
+      cache, which the paper's third tier is. Which ones is tried in a few ways (`neuroshard/ssd_tables.py`).
 
     With an oracle that prices no memory of hosts, or where there is neither that nor an SSD, all rows are in the memory
     of devices.
@@ -99,25 +99,20 @@ class RecShard:
         assert costs is not None
         for on_ssd in ssd_choices(task, costs) if cost.host_memory else [frozenset()]:
             splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts, on_ssd=on_ssd)
-            if self._search(Search(task, costs, splits, incumbent), task, budget):
-                break
+            search = Search(task, costs, splits, incumbent)
+            search.offer(search.greedy())
+            limit_s = budget.left_s if budget.limited else math.inf
+            if limit_s > 0:
+                search.offer(
+                    assign(
+                        task, search.splits, search.column_ms, gap=self.gap, nodes=self.nodes, time_limit_s=limit_s
+                    )
+                )  # fmt: skip
+            with contextlib.suppress(OutOfTime):
+                search.improve(budget)
         if incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
                 "recshard found no plan: whole tables on single devices, their rows in the memory of the device, of "
                 f"the host or on its SSD, do not fit; {room_advice(task)}, or a solver that cuts columns"
             )
         return incumbent.plan()
-
-    def _search(self, search: Search, task: ShardingTask, budget: Budget) -> bool:
-        """Search with some splits of tables; returns whether memory is enough for them."""
-        found = search.offer(search.greedy())
-        limit_s = budget.left_s if budget.limited else math.inf
-        if limit_s > 0:
-            found |= search.offer(
-                assign(
-                    task, search.splits, search.column_ms, gap=self.gap, nodes=self.nodes, time_limit_s=limit_s
-                )
-            )  # fmt: skip
-        with contextlib.suppress(OutOfTime):
-            search.improve(budget)
-        return found

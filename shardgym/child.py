@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import math
 import os
-import pickle
 import queue
 import signal
 import socket
@@ -39,10 +37,8 @@ WORK, PING, REPLY = "work", "ping", "reply"
 LOG, ASK = "log", "ask"
 #: Seconds between looks whether a side that says nothing is alive: a copy of it may keep the connection open.
 _LOOK_S = 0.2
-#: Seconds between looks of a child whether its parent is alive.
-_WATCH_S = 2.0
 #: Of Linux: the signal that a process gets when its parent ends.
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 #: Takes a message and returns the value of the answer.
 Handler = Callable[[Any], Any]
@@ -149,20 +145,15 @@ class Parent(logging.Handler):
             self.handleError(record)
 
 
-def serve(start: Callable[[dict[str, Any]], tuple[Handler, Any]]) -> None:
-    """Answer messages in a fresh child, in its first thread, until the parent closes the connection or dies.
-
-    Settings and descriptor are the last command-line arguments.
+def serve(start: Callable[[dict[str, Any]], tuple[Handler, Any]], settings: dict[str, Any], channel: Channel) -> None:
+    """Answer messages in a fresh child, in its first thread, until the parent closes the connection.
 
     Args:
         start: takes the settings, loads and checks libraries, and returns the function that answers messages, and
             facts about the child.
+        settings: of this child.
+        channel: to the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # when memory runs out, the kernel should end this process, not the parent
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    channel = Channel(socket.socket(fileno=int(sys.argv[-1])), pickle)
 
     def messages() -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(EOFError):
@@ -170,7 +161,7 @@ def serve(start: Callable[[dict[str, Any]], tuple[Handler, Any]]) -> None:
                 yield channel.receive()
 
     with contextlib.suppress(ConnectionError):
-        _answer_all(channel, lambda: start(json.loads(sys.argv[-2])), messages())
+        _answer_all(channel, lambda: start(settings), messages())
 
 
 def run_fork(channel: Channel, start: Callable[[Parent], tuple[Handler, Any]]) -> NoReturn:
@@ -180,7 +171,7 @@ def run_fork(channel: Channel, start: Callable[[Parent], tuple[Handler, Any]]) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":  # also while it is stopped, or native code keeps all of its threads from running
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     with contextlib.suppress(OSError):
@@ -239,10 +230,3 @@ def _answer(handler: Handler, message: Any) -> tuple[str, Any]:
         return "refused", str(error)
     except Exception as error:  # it belongs to the parent, which takes it for the outcome and replaces this process
         return "failed", error_text(error)
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process when the parent is gone, also in the middle of a measurement."""
-    while os.getppid() == parent:
-        time.sleep(_WATCH_S)
-    os._exit(1)

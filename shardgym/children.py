@@ -1,9 +1,8 @@
 """Child processes: how they start, how their parent talks with them, and how they end.
 
 A `ForkedChild` is a copy of this process that runs a function: whatever the function holds need not be pickled, nor
-imported. A `FreshChild` is a new interpreter that runs a module: nothing of this process is in it, and its environment
-is in place before it starts. Both are in a process group of their own, which ends with them. What they say is in
-`child.py`.
+imported. A `FreshChild` is a copy of a new interpreter that has imported a module (`fork_server.py`): nothing of this
+process is in it. Both are in a process group of their own, which ends with them. What they say is in `child.py`.
 """
 
 from __future__ import annotations
@@ -15,28 +14,23 @@ import math
 import os
 import pickle
 import signal
-import site
 import socket
 import sys
 import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any, ClassVar
 
 from shardgym.child import ASK, LOG, PING, REPLY, WORK, Channel, Handler, Parent, run_fork
 from shardgym.errors import ShardGymError
+from shardgym.fork_server import ForkServer, ServerEndedError
 
 CAN_FORK = hasattr(os, "fork")
-#: Root of the import path that this package was found on.
-_ROOT = Path(__file__).parents[1]
 #: A child that has closed its connection may take so long to end by itself.
 _END_S = 5.0
-#: Connection of a fresh child.
-_DESCRIPTOR = 3
 #: Of Linux: the kind of clock that tells a process's processor time.
 _CPUCLOCK_SCHED = 2
 
@@ -179,61 +173,76 @@ class Child:
     def _reap(self, options: int) -> None:
         if self._status is not None:
             return
+        ended = self._wait(options)
+        if ended is not None:
+            self._status, self._cpu_s = ended
+
+    def _wait(self, options: int) -> tuple[int, float | None] | None:
+        """Return how the process ended, and its processor time if it is known; None if it has not."""
         try:
             pid, status, usage = os.wait4(self.pid, options)
         except ChildProcessError:  # somebody else waited for it
-            self._status = 0
-            return
-        if pid:
-            self._status = status
-            self._cpu_s = usage.ru_utime + usage.ru_stime
+            return 0, None
+        return (status, usage.ru_utime + usage.ru_stime) if pid else None
 
 
 class FreshChild(Child):
-    """A Python process that runs `main` of a module, which calls `child.serve`.
+    """A copy of a fork server (`fork_server.py`) that runs `start` of a module and answers messages.
 
     The caller's main script is not imported again, and what the process prints goes to a file.
 
     Args:
-        module: a module that can be run and calls `serve`.
-        settings: passed to the child's `start`, JSON-ready.
-        environment: variables of the child in addition to the parent's.
+        module: has a function `start`, see `child.serve`.
+        settings: passed to `start`, JSON-ready.
+        environment: variables of the server in addition to the parent's.
+        preload: modules that the server imports, once for all its copies.
     """
 
     codec = pickle
 
-    def __init__(self, module: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        module: str,
+        settings: Mapping[str, Any],
+        environment: Mapping[str, str],
+        preload: Sequence[str] = (),
+    ) -> None:
+        self._server: ForkServer | None = ForkServer.of(preload, environment)
+        self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         ours, theirs = socket.socketpair()
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        printed = self._log.fileno()
         with theirs:
-            pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-P", "-m", module, json.dumps(settings), str(_DESCRIPTOR)],
-                {**os.environ, **_import_path(), **environment},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, printed, 1),
-                    (os.POSIX_SPAWN_DUP2, printed, 2),
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), _DESCRIPTOR),
-                ],
-                setpgroup=0,
-            )
+            try:
+                pid = self._server.fork(module, settings, theirs, self._printed)
+            except ServerEndedError:  # told like the end of a child, when its first answer is asked for
+                pid = self._server.pid
+                self._printed.close()
+                self._printed = self._server.printed
         super().__init__(pid, ours)
 
     def cause_of_death(self) -> str:
         """Likewise, with the last line that the process printed."""
         cause = super().cause_of_death()
-        if "exit code" not in cause or self._log.closed:
+        if "exit code" not in cause or self._printed.closed:
             return cause
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        self._printed.seek(0)
+        lines = self._printed.read().decode(errors="replace").strip().splitlines()
         return f"{cause}: {lines[-1].strip()[:300] if lines else 'it printed nothing'}"
 
     def kill(self) -> None:
         """End the process at once; may be called again."""
         super().kill()
-        self._log.close()
+        self._printed.close()
+        self._server = None  # it ends when nobody needs it
+
+    def _wait(self, options: int) -> tuple[int, float | None] | None:
+        server = self._server
+        assert server is not None  # until this process has been waited for
+        try:
+            return server.wait(self.pid, options)
+        except ServerEndedError:
+            if self.pid == server.pid and server.status is not None:
+                return server.status, server.cpu_s
+            return signal.SIGKILL, None
 
 
 class ForkedChild(Child):
@@ -268,11 +277,3 @@ class ForkedChild(Child):
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # here too: whichever of the two is first
         super().__init__(pid, ours, reply)
-
-
-def _import_path() -> dict[str, str]:
-    """Let a fresh child find this package as well when it is not installed but run from a checkout."""
-    installed = {Path(p).resolve() for p in [*site.getsitepackages(), site.getusersitepackages()]}
-    if _ROOT in installed:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(_ROOT)]))}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.child import Handler, serve
+from shardgym.child import Handler
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.jobs import ShardSet, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
@@ -50,7 +50,3 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     os.sched_setaffinity(0, {settings["core"]})
     seed = settings["seed"]
     return PublishedWay(seed) if settings["way"] == "published" else Measurer(FreshBackend(), seed), {}
-
-
-if __name__ == "__main__":
-    serve(start)

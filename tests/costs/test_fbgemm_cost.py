@@ -264,8 +264,10 @@ def test_a_process_that_hangs_is_killed_after_the_time_limit(monkeypatch):
 def test_a_process_killed_between_evaluations_costs_no_plan(cost):
     cost.evaluate(TASK, [APART])
     before = rank_pids(cost)
-    os.kill(before[-1], signal.SIGKILL)
-    os.waitid(os.P_PID, before[-1], os.WEXITED | os.WNOWAIT)
+    killed = next(rank for group in cost._groups.values() for rank in group._ranks if rank.pid == before[-1])
+    os.kill(killed.pid, signal.SIGKILL)
+    while not killed.dead:
+        time.sleep(0.01)
     assert cost.evaluate(TASK, [APART])[0].feasible
     assert rank_pids(cost) != before
 

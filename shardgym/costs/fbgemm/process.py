@@ -9,17 +9,23 @@ from typing import Any
 from shardgym.children import FreshChild
 from shardgym.errors import MeasurementError, ShardGymError
 
+#: Takes half a second to import. A worker imports it when it starts, and says what is wrong with it.
+_FBGEMM = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
+
 
 class JobError(ShardGymError):
     """A job cannot be done on this device; the worker can go on with the next one."""
 
 
 class ChildProcess(FreshChild):
-    """A process that runs `main` of a module, which calls `child.serve`, and raises `MeasurementError`.
+    """A process that runs `start` of a module, see `child.serve`, and raises `MeasurementError`.
+
+    CUDA does not work in a copy of a process that has asked for a device, as libraries may do while they are imported.
+    So a worker on a GPU imports all itself.
 
     Args:
-        module: a module that can be run.
-        settings: passed to the worker's `start`, JSON-ready.
+        module: a module of this package that measures.
+        settings: passed to the worker's `start`, JSON-ready; "device" is "cpu" or "cuda".
         environment: variables of the worker in addition to the parent's.
 
     Raises:
@@ -31,7 +37,7 @@ class ChildProcess(FreshChild):
 
     def __init__(self, module: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         require_linux()
-        super().__init__(module, settings, environment)
+        super().__init__(module, settings, environment, (module, _FBGEMM) if settings["device"] == "cpu" else ())
 
 
 def require_linux() -> None:

@@ -1,4 +1,4 @@
-"""One rank of a collective group: `python -m shardgym.costs.fbgemm.rank SETTINGS DESCRIPTOR`."""
+"""One rank of a collective group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardgym.child import Handler, serve
+from shardgym.child import Handler
 from shardgym.costs.fbgemm.communication import RankTiming
 
 #: Seconds from agreeing on a start to the start, so that all ranks know it in time.
@@ -83,7 +83,3 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     gc.collect()
     gc.freeze()
     return Rank(device, clock_group), {}
-
-
-if __name__ == "__main__":
-    serve(start)

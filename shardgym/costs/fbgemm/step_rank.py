@@ -1,4 +1,4 @@
-"""One rank of complete training steps: `python -m shardgym.costs.fbgemm.step_rank SETTINGS DESCRIPTOR`.
+"""One rank of complete training steps.
 
 Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A young process would touch new
 pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.child import Handler, serve
+from shardgym.child import Handler
 from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
@@ -194,7 +194,3 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
     facts = {"hardware": cpu_tag(), "versions": versions(), "real_time": real_time}
     return StepRank(settings["rank"], domains), facts
-
-
-if __name__ == "__main__":
-    serve(start)

@@ -1,4 +1,4 @@
-"""The worker process: `python -m shardgym.costs.fbgemm.worker SETTINGS DESCRIPTOR`."""
+"""The worker process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.child import Handler, serve
+from shardgym.child import Handler
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
@@ -147,7 +147,3 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         return measurer(job) if isinstance(job, TimingJob) else probe(device)
 
     return answer, facts
-
-
-if __name__ == "__main__":
-    serve(start)

@@ -6,12 +6,12 @@
     (both: [--page FILE] [--json]; costs: [--losses FILE])
 
 `costs`: TorchRec plans every task three times: with its defaults, with its perf-sorted partitioner, and, up to 16
-devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types. It
-always plans by its own rating. Ours plan by the cost that is compared: the rating, and the model `gpu` for tasks on
-GPUs or `roofline` for those on CPUs. Models are DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that
-`drawn_tasks.py` draws; 300 tables and suites only if they are named. `--limit` is the planner's own
-`timeout_seconds`, after which it proposes no more: with a thousand tables on 128 devices it has thousands of proposals,
-each of which takes a second. Figures are geometric means over
+devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types, and
+run side by side, in as many processes as there are cores. TorchRec always plans by its own rating. Ours plan by the
+cost that is compared: the rating, and the model `gpu` for tasks on GPUs or `roofline` for those on CPUs. Models are
+DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that `drawn_tasks.py` draws; 300 tables and suites only
+if they are named. `--limit` is the planner's own `timeout_seconds`, after which it proposes no more: with a thousand
+tables on 128 devices it has thousands of proposals, each of which takes a second. Figures are geometric means over
 tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the
 largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
@@ -28,10 +28,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -145,11 +147,8 @@ def compare(
     """Return a row per group and cost, and the tasks that we lose."""
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
-    solvers = {name: make_solver(name) for name in ours}
-    solvers.update({name: make_solver(name) for name in THEIRS})
-    if "torchrec_columns" in THEIRS:
-        solvers["torchrec_columns"] = make_solver("torchrec_columns", sharding_types=ALL_TYPES)
-    with tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
+    workers = ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
+    with workers, tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
         for group, tasks in tasks_of.items():
             costs = [make_cost(name) for name in cost_names(group)]
             ratios: dict[str, list[dict[str, float]]] = {cost.name: [] for cost in costs}
@@ -157,10 +156,11 @@ def compare(
             for task in tasks:
                 few = task.num_devices <= _MOST_DEVICES_FOR_WIDTHS
                 theirs = [name for name in THEIRS if few or name != "torchrec_columns"]
-                plans = list(solved(solvers, theirs, task, costs[0], limit_s))
+                running = {name: workers.submit(solved, name, task, costs[0].name, limit_s) for name in theirs}
+                plans = [(name, plan) for name, future in running.items() if (plan := future.result()) is not None]
                 refused += not plans
                 for cost in costs if plans else ():
-                    mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
+                    mine = min(total_ms(cost, task, plan) for name in ours if (plan := solved(name, task, cost.name)))
                     found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
                     ratios[cost.name].append({**found, "best": max(found.values())})
                     if max(found.values()) > _LOSS:
@@ -176,16 +176,15 @@ def cost_names(group: str) -> tuple[str, ...]:
     return ("torchrec_rating", "roofline" if group in _CPU_SUITES else "gpu")
 
 
-def solved(
-    solvers: dict[str, Any], names: Sequence[str], task: ShardingTask, cost: CostModel, limit_s: float | None = None
-) -> Iterator[tuple[str, ShardingPlan]]:
-    """Yield the names of solvers that find a plan, with the plan."""
-    for name in names:
-        try:
-            limit = {} if limit_s is None else {"time_limit_s": limit_s}
-            yield name, solvers[name].solve(task, cost, seed=0, **limit)
-        except NO_PLAN:
-            continue
+def solved(name: str, task: ShardingTask, cost: str, limit_s: float | None = None) -> ShardingPlan | None:
+    """Return the plan of the solver of that name; None if it finds none."""
+    solver = make_solver(name, **({"sharding_types": ALL_TYPES} if name == "torchrec_columns" else {}))
+    try:
+        limit = {} if limit_s is None else {"time_limit_s": limit_s}
+        plan: ShardingPlan = solver.solve(task, make_cost(cost), seed=0, **limit)
+    except NO_PLAN:
+        return None
+    return plan
 
 
 def total_ms(cost: CostModel, task: ShardingTask, plan: ShardingPlan) -> float:

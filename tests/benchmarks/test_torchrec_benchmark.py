@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from shardgym import load_suite, make_cost, make_solver
@@ -46,6 +48,7 @@ def test_a_limit_is_given_to_theirs_alone(planner, monkeypatch):
             return make_solver("lpt").solve(task, cost, seed)
 
     monkeypatch.setattr(planner, "make_solver", lambda name: Noting())
+    monkeypatch.setattr(planner, "ProcessPoolExecutor", lambda number, mp_context: ThreadPoolExecutor(number))
     planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[0]]}, ["dim_greedy"], 5.0)
     assert given == [{"time_limit_s": 5.0}, {"time_limit_s": 5.0}, {}, {}]
 

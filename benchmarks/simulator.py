@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import sys
@@ -40,6 +39,7 @@ from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, Boa
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
 from shardgym.leaderboard import load_boards
+from shardgym.leaderboard.statistics import rank_agreement
 from shardgym.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
@@ -146,12 +146,9 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
                 continue
             real = np.array(list(of_plans.values()))[priced]
             for name, guess in zip(models, np.array(guesses)[:, priced], strict=True):
-                taus[name].append(float(kendalltau(guess, real).statistic))
-                right[name] += [
-                    bool((guess[a] - guess[b]) * (real[a] - real[b]) > 0)
-                    for a, b in itertools.combinations(range(len(real)), 2)
-                    if abs(real[a] / real[b] - 1) < CLOSE
-                ]
+                tau, alike = rank_agreement(guess, real, CLOSE)
+                taus[name].append(tau)
+                right[name] += alike
     rows = [
         {
             "cost": name, "tasks": len(taus[name]), "tau": float(np.mean(taus[name])), "close pairs": len(right[name]),

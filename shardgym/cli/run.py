@@ -228,8 +228,9 @@ def _how_to_continue(out: Path) -> str:
     help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts and plans, which needs plotly.",
 )  # fmt: skip
 @click.option(
-    "--strata", is_flag=True,
-    help="Join what several processors measured: a task counts once for each, and the table says how far they agree.",
+    "--join", is_flag=True,
+    help="Join what several processors, or other ids, measured: a task counts once, and the table says how far they "
+    "agree.",
 )  # fmt: skip
 @click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
@@ -239,7 +240,7 @@ def leaderboard(
     paths: tuple[str, ...],
     suite_name: str | None,
     table_format: str,
-    strata: bool,
+    join: bool,
     details: bool,
     out: Path | None,
     also_name: str | None,
@@ -249,17 +250,17 @@ def leaderboard(
 
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
-    Records of different suites, judges or hardware go into different tables; --strata joins those that differ in
-    hardware alone. Records of the same from several folders share one. What two of them hold with the same plan and
-    cost counts once. Where they hold the same solver, task and seed with other plans or costs, or different tasks under
-    one index, none is preferred: each of these folders has its own table, which names it and says why.
+    Records of different suites, judges or hardware go into different tables; --join makes one of those that differ in
+    hardware or ids alone. Records of the same from several folders share one. What two of them hold with the same plan
+    and cost counts once. Where they hold the same solver, task and seed with other plans or costs, or different tasks
+    under one index, none is preferred: each of these folders has its own table, which names it and says why.
 
     --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
     performance profiles, groups, and the plans themselves, two beside each other.
     """
     if table_format == HTML and (details or also_name is not None):
         raise click.UsageError("--format html goes without --details, which the page has, and without --also")
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name, strata=strata)]
+    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name, join=join)]
     with contextlib.nullcontext() if also_name is None else open_cost(also_name) as also:
         if as_json:
             print_json([to_dict(ranking, also) for ranking in rankings])

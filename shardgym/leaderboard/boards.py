@@ -1,11 +1,12 @@
 """Boards: results that may share a table, because suite, judge, hardware and time limit are the same.
 
-Results of several processors share one only as strata, where somebody asks for it.
+Repeated measurements, by several processors or with other ids, share one only where somebody asks for it.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class ResultFile:
         key: what they have in common.
         results: at most one per task, solver and seed.
         info: what the run beside them promises; None when no `run.json` is there.
-        first_task: what a board of several strata adds to the indices of its tasks, see `joined_strata`.
+        first_task: what a board of several measurements adds to the indices of its tasks, see `joined`.
     """
 
     file: Path
@@ -140,14 +141,28 @@ class Board:
         except InputError:
             return None
 
+    def _first_task(self, task: int) -> int:
+        """Return `first_task` of the measurement that a task is of."""
+        return max((file.first_task for file in self.files if file.first_task <= task), default=0)
+
     @functools.cached_property
-    def strata(self) -> dict[str, tuple[int, ...]]:
-        """The indices of the tasks of every hardware tag; one entry unless strata were joined."""
-        firsts = {file.first_task: file.key.hardware for file in self.files}
-        return {
-            hardware: tuple(task for task in self.tasks if max(n for n in firsts if n <= task) == first)
-            for first, hardware in firsts.items()
-        }
+    def measurements(self) -> dict[str, tuple[int, ...]]:
+        """The indices of the tasks of each measurement, by its hardware and the seed of its ids; one unless joined."""
+        keys = {file.first_task: file.key for file in self.files}
+        seeds = {first: json.loads(key.judge_settings).get("seed") for first, key in keys.items()}
+        found = {}
+        for first, key in keys.items():
+            ids = f" with ids of seed {seeds[first]}" if len(set(seeds.values())) > 1 else ""
+            found[key.hardware + ids] = tuple(task for task in self.tasks if self._first_task(task) == first)
+        return found
+
+    @functools.cached_property
+    def same_tasks(self) -> list[list[int]]:
+        """For every task of the suite, the places of its measurements in `tasks`: one each unless joined."""
+        places: dict[int, list[int]] = {}
+        for place, task in enumerate(self.tasks):
+            places.setdefault(task - self._first_task(task), []).append(place)
+        return list(places.values())
 
     @property
     def place(self) -> str | None:
@@ -155,7 +170,7 @@ class Board:
         return None if self.clash is None else self.files[0].place
 
 
-def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, strata: bool = False) -> list[Board]:
+def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, join: bool = False) -> list[Board]:
     """Read records and sort them into boards.
 
     Files of the same key share a board. A solver, task and seed that two runs of as many tasks hold with the same plan
@@ -165,7 +180,7 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, strata
     Args:
         paths: records files, or folders that are searched for them.
         suite: only this one; files of other suites are not looked at more closely.
-        strata: join boards that differ in their hardware alone, see `joined_strata`.
+        join: repeated measurements, see `joined`.
 
     Raises:
         InputError: a path holds no records, a line is damaged, or a file holds what no single run can have made.
@@ -187,31 +202,32 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, strata
     for key, files in by_key.items():
         clash = _clash(files)
         boards += [_shared(key, files)] if clash is None else [Board(key, (file,), clash) for file in files]
-    return joined_strata(boards) if strata else boards
+    return joined(boards) if join else boards
 
 
-def joined_strata(boards: Sequence[Board]) -> list[Board]:
-    """Join boards of one kind that were measured on several processors.
+def joined(boards: Sequence[Board]) -> list[Board]:
+    """Join boards of one kind that were measured on several processors, or with other ids.
 
-    A task counts once for each processor that measured it, as a task of its own. So plans are only compared with plans
-    that were measured on the same processor, and what differs between processors shows between tasks. Boards whose
-    files contradict each other are left as they are.
+    Every measurement of a task is a task of the joined board, so plans are only compared with plans that were measured
+    beside them. In a ranking a task counts once, as the mean over its measurements. Boards whose files contradict each
+    other are left as they are.
     """
     kinds: dict[BoardKey | int, list[Board]] = {}
     for n, board in enumerate(boards):
-        kinds.setdefault(replace(board.key, hardware="") if board.clash is None else n, []).append(board)
-    joined = []
+        settings = json.loads(board.key.judge_settings)
+        settings.pop("seed", None)
+        kind = replace(board.key, hardware="", judge_settings=canonical_json(settings))
+        kinds.setdefault(kind if board.clash is None else n, []).append(board)
+    found = []
     for group in kinds.values():
         first_task = 0
         files: list[ResultFile] = []
         for board in group:
             files += [replace(file, first_task=first_task) for file in board.files]
             first_task += board.tasks[-1] + 1 if board.tasks else 0
-        key = replace(group[0].key, hardware=" and ".join(board.key.hardware for board in group))
-        joined.append(
-            Board(key, tuple(files), group[0].clash, tuple(line for board in group for line in board.repeats))
-        )
-    return joined
+        key = replace(group[0].key, hardware=" and ".join(dict.fromkeys(board.key.hardware for board in group)))
+        found.append(Board(key, tuple(files), group[0].clash, tuple(line for board in group for line in board.repeats)))
+    return found
 
 
 def _read_file(path: Path) -> list[ResultFile]:

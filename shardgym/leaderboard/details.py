@@ -12,7 +12,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.base import CostModel
 from shardgym.leaderboard.boards import LEAST_MS, Board
-from shardgym.leaderboard.ranking import Ranking, ratio_interval
+from shardgym.leaderboard.ranking import Ranking, over_measurements, ratio_interval
 from shardgym.leaderboard.statistics import (
     Interval,
     performance_profile,
@@ -66,17 +66,17 @@ class Details:
         groups = task_groups(ranking.board)
         failing = [ranking.results[n].failing_ms for n in chosen]
         improvement = probability_of_improvement(failing)
-        ratios = {
-            group: tuple(_group_ratio(ranking.counted_ms[n], ranking.base_ms, tasks) for n in chosen)
-            for group, tasks in groups.items()
-        }
+        ratios = {group: tuple(_group_ratio(ranking, n, tasks) for n in chosen) for group, tasks in groups.items()}
         return cls(
             solvers=tuple(ranking.results[n].solver for n in chosen),
-            groups={group: int(tasks.sum()) for group, tasks in groups.items()},
+            groups={
+                group: sum(bool(tasks[same].any()) for same in ranking.board.same_tasks)
+                for group, tasks in groups.items()
+            },
             ratios=ratios,
             profile=performance_profile(failing, np.array(FACTORS)) if chosen else np.zeros((0, len(FACTORS))),
             improvement=improvement,
-            improvement_ends=share_ends(improvement, len(ranking.board.tasks)) if chosen else None,
+            improvement_ends=share_ends(improvement, len(ranking.board.same_tasks)) if chosen else None,
         )
 
     def improvement_interval(self, i: int, j: int) -> Interval | None:
@@ -97,9 +97,11 @@ def pareto_front(times: Floats, costs: Floats) -> Bools:
     return ~dominated & ~np.isnan(costs)
 
 
-def _group_ratio(counted_ms: Floats, base_ms: Floats, tasks: Bools) -> GroupRatio:
-    """Compare costs of shape (seeds, T) with those of the base on some tasks."""
-    logs = np.log(counted_ms[:, tasks] / base_ms[tasks]).mean(axis=0)
+def _group_ratio(ranking: Ranking, row: int, tasks: Bools) -> GroupRatio:
+    """Compare the costs of a row with those of the base on some tasks of the board."""
+    places = [[place for place in same if tasks[place]] for same in ranking.board.same_tasks]
+    logs = np.log(ranking.counted_ms[row] / ranking.base_ms).mean(axis=0)
+    logs = over_measurements(logs, [same for same in places if same])
     logs = logs[np.isfinite(logs)]
     if not logs.size:
         return GroupRatio(math.nan, None)

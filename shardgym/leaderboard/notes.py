@@ -18,12 +18,13 @@ import numpy as np
 
 from shardgym.costs.base import registered_class
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
-from shardgym.costs.simulator.model_card import shipped_agreement
+from shardgym.costs.simulator.model_card import CLOSE, shipped_agreement
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.ranking import BASE, Ranking
-from shardgym.leaderboard.statistics import MIN_TASKS
+from shardgym.leaderboard.statistics import MIN_TASKS, rank_agreement
+from shardgym.plan import ShardingPlan
 from shardgym.records import canonical_json
 from shardgym.registry import registered
 from shardgym.solver import GROUP
@@ -60,14 +61,14 @@ def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = st
     judge = f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."
     where = f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."
     failures = " ".join(_failure_rules(ranking))
-    careful = map(escape, [*cautions(board), *floor_notes(ranking), *strata_notes(ranking)])
+    careful = map(escape, [*cautions(board), *floor_notes(ranking), *measurement_notes(ranking)])
     return [escape(judge), escape(failures), " ".join([*careful, where])]
 
 
-def strata_notes(ranking: Ranking) -> list[str]:
-    """Say of a board that was measured on several processors how far these agree on its solvers; nothing of others."""
+def measurement_notes(ranking: Ranking) -> list[str]:
+    """Say of joined measurements how far they agree: on solvers, and on the plans of a task; nothing of others."""
     board = ranking.board
-    if len(board.strata) == 1:
+    if len(board.measurements) == 1:
         return []
     column = {task: n for n, task in enumerate(board.tasks)}
     solvers = []
@@ -75,23 +76,47 @@ def strata_notes(ranking: Ranking) -> list[str]:
     with np.errstate(invalid="ignore", divide="ignore"):
         for row, costs in zip(ranking.rows, ranking.counted_ms, strict=True):
             logs = np.log(costs).mean(axis=0) - np.log(ranking.base_ms)
-            of_strata = [logs[[column[task] for task in tasks]].mean() for tasks in board.strata.values()]
-            if np.isfinite(of_strata).all():
+            of_each = [logs[[column[task] for task in tasks]].mean() for tasks in board.measurements.values()]
+            if np.isfinite(of_each).all():
                 solvers.append(row.solver)
-                means.append(of_strata)
-    sizes = ", ".join(f"{len(tasks)} on {hardware}" for hardware, tasks in board.strata.items())
-    told = f"Strata: a task counts once for each processor, {sizes}"
+                means.append(of_each)
+    sizes = ", ".join(f"{len(tasks)} on {name}" for name, tasks in board.measurements.items())
+    told = f"Measurements: {sizes}; a task counts once, as their mean"
     if len(solvers) < 2:
-        return [f"{told}; no two solvers have costs on all of them."]
+        return [f"{told}; no two solvers have costs in all of them."]
     table = np.array(means)
     spread = np.exp(np.ptp(table, axis=1)) - 1
     worst = int(spread.argmax())
     pairs = list(itertools.combinations(range(len(solvers)), 2))
     swapped = sum(np.ptp(np.sign(table[one] - table[other])) == 2 for one, other in pairs)
-    return [
-        f"{told}; relative to {BASE}, the means of a solver differ by at most {spread[worst]:.1%} between them "
+    said = (
+        f"{told}. Relative to {BASE}, the means of a solver differ by at most {spread[worst]:.1%} between them "
         f"({solvers[worst]}), and {swapped} of {len(pairs)} pairs of solvers are in another order."
-    ]
+    )
+    return [said, *_agreement_of_plans(board)]
+
+
+def _agreement_of_plans(board: Board) -> list[str]:
+    """Say how far measurements order the plans of a task alike: no judge can be expected to agree better with one."""
+    measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+    for result in board.results:
+        if result.plan is not None and result.cost is not None and result.cost.feasible:
+            measured[result.task_index].setdefault(result.plan, result.total_ms)
+    taus = []
+    alike = []
+    for places in board.same_tasks:
+        for one, other in itertools.permutations((measured[board.tasks[place]] for place in places), 2):
+            plans = [plan for plan in one if plan in other]
+            if len(plans) > 1:
+                costs = [np.array([of_plans[plan] for plan in plans]) for of_plans in (one, other)]
+                tau, pairs = rank_agreement(costs[1], costs[0], CLOSE)
+                taus.append(tau)
+                alike += pairs
+    if not taus:
+        return []
+    close = f", and of pairs within {CLOSE:.0%} by one {np.mean(alike):.0%} are in the same order by the other"
+    said = f"Of the plans of a task, tau of two measurements is {np.mean(taus):.2f} on average"
+    return [f"{said}{close if alike else ''}."]
 
 
 def floor_notes(ranking: Ranking) -> list[str]:
@@ -114,7 +139,7 @@ def _failure_rules(ranking: Ranking) -> list[str]:
             f", counted as the plan of {BASE}" if ranking.has_base else ", which count nothing: who failed has no rank"
         )
     rules = [f"Failed: {failed} of {len(records)} records{what}."]
-    num_tasks = len(ranking.board.tasks)
+    num_tasks = len(ranking.board.same_tasks)
     if ranking.num_tasks < num_tasks:
         rules.append(f"Left out: {num_tasks - ranking.num_tasks} of {num_tasks} tasks, of which {BASE} has no plan.")
     if ranking.num_tasks < MIN_TASKS:

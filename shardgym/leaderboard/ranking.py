@@ -1,10 +1,10 @@
 """Who is best: paired ratios with intervals, and which ranks a solver can have.
 
 A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`; a task's cost is the
-geometric mean over the solver's seeds. So it does not depend on who else is on the board. A failure counts as the plan
-of the base for the task: that is what a user has whose solver fails, and a solver could have returned that plan itself.
-Tasks of which the base has no plan are left out. Where the base has none at all, no task is left out, and a failure
-counts nothing.
+geometric mean over the solver's seeds, and over its measurements where several are joined. So it does not depend on who
+else is on the board. A failure counts as the plan of the base for the task: that is what a user has whose solver fails,
+and a solver could have returned that plan itself. Tasks of which the base has no plan are left out. Where the base has
+none at all, no task is left out, and a failure counts nothing.
 
 A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
 only over `MIN_TASKS` tasks or more, none that solved nothing, and none with failures that count nothing. A solver's
@@ -105,10 +105,11 @@ class Ranking:
         board: what was ranked.
         rows: ranked solvers first.
         results: of the solvers in the order of `rows`.
-        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN
-            for a solver that solved nothing.
+        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board, each
+            measurement of a task one of its own; NaN for a solver that solved nothing.
         base_ms: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,).
-        num_tasks: that means are taken over: those of which the base has a plan, all where it has none.
+        num_tasks: that means are taken over, whatever the number of measurements: those of which the base has a plan,
+            all where it has none.
         detectable: how many times the cost of another a solver's has to be for the two to be told apart, where there
             are few tasks, see `detectable_ratio`; infinite where these are too few for any two, NaN where there is
             nothing to say.
@@ -153,8 +154,10 @@ def rank(board: Board) -> Ranking:
             base_ms = np.exp(_over_seeds(np.log(own.seed_ms)))
     has_base = bool(np.isfinite(base_ms).any())
     kept = np.isfinite(base_ms) if has_base else np.ones(len(board.tasks), dtype=bool)
-    num_tasks = int(kept.sum())
-    base_logs = np.log(base_ms[kept])
+    places = [[place for place in same if kept[place]] for same in board.same_tasks]
+    places = [same for same in places if same]
+    num_tasks = len(places)
+    base_logs = over_measurements(np.log(base_ms), places)
 
     counted: dict[str, Floats] = {}
     logs: dict[str, Floats] = {}
@@ -162,7 +165,7 @@ def rank(board: Board) -> Ranking:
     for own in everyone:
         solved_nothing = not np.isfinite(own.seed_ms).any()
         counted[own.solver] = np.where(own.failed & (not solved_nothing), base_ms, own.seed_ms)
-        of_seeds = np.log(counted[own.solver][:, kept])
+        of_seeds = over_measurements(np.log(counted[own.solver]), places)
         logs[own.solver] = of_seeds
         if own.is_complete and num_tasks >= MIN_TASKS and np.isfinite(of_seeds).all():
             ranked.add(own.solver)
@@ -255,6 +258,14 @@ def floor_of(results: SolverResults) -> str | None:
     if any(shard.rows[0] > 0 or len(shard.devices) > 1 for shard in shards):
         return ANY_FLOOR
     return COLUMN_FLOOR if any(shard.columns[0] > 0 for shard in shards) else FLOOR
+
+
+def over_measurements(logs: Floats, places: list[list[int]]) -> Floats:
+    """Return means over the measurements of each task: the last axis becomes that of tasks, whose places are given."""
+    if not places:
+        return logs[..., :0]
+    means: Floats = np.stack([logs[..., same].mean(axis=-1) for same in places], axis=-1)
+    return means
 
 
 def _over_seeds(logs: Floats) -> Floats:

@@ -229,6 +229,27 @@ def probability_of_improvement(costs: Sequence[Floats]) -> Floats:
     return found
 
 
+def rank_agreement(ms: Floats, reference_ms: Floats, close: float) -> tuple[float, list[bool]]:
+    """Return how far two costs of the same plans order them alike.
+
+    Args:
+        ms: of each plan, shape (P,), P being 2 or more.
+        reference_ms: of the same plans, shape (P,).
+        close: relative difference below which two plans are close, by the reference.
+
+    Returns:
+        Kendall's tau-b, and for each pair of close plans whether both costs order it alike.
+    """
+    from scipy import stats
+
+    alike = [
+        bool((ms[a] - ms[b]) * (reference_ms[a] - reference_ms[b]) > 0)
+        for a, b in itertools.combinations(range(len(ms)), 2)
+        if abs(reference_ms[a] / reference_ms[b] - 1) < close
+    ]
+    return float(stats.kendalltau(ms, reference_ms).statistic), alike
+
+
 def share_ends(shares: Floats, num_tasks: int) -> Floats | None:
     """Return the 95 % intervals of means over tasks of figures from 0 to 1, as if each were 0 or 1: they spread most.
 

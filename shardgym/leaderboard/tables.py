@@ -89,9 +89,9 @@ def render(
 def title(ranking: Ranking) -> str:
     """Return e.g. "dlrm4-v1: 3 of 600 tasks, judged by fbgemm on cpu-amd-epyc-2c"."""
     key = ranking.board.key
-    count = len(ranking.board.tasks)
+    count = len(ranking.board.same_tasks)
     size = len(load_suite(key.suite)) if key.suite in suite_names() else count
-    number = str(count) if count == size or len(ranking.board.strata) > 1 else f"{count} of {size}"
+    number = str(count) if count == size else f"{count} of {size}"
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
     place = "" if ranking.board.place is None else f", {ranking.board.place}"
     return f"{key.suite}: {number} task{'' if size == 1 else 's'}, judged by {key.judge}{on}{place}"
@@ -166,8 +166,8 @@ def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
         "judge_version": key.judge_version,
         "hardware": key.hardware,
         "folder": ranking.board.place,
-        "num_tasks": len(ranking.board.tasks),
-        "num_left_out": len(ranking.board.tasks) - ranking.num_tasks,
+        "num_tasks": len(ranking.board.same_tasks),
+        "num_left_out": len(ranking.board.same_tasks) - ranking.num_tasks,
         "base": BASE if ranking.has_base else None,
         "rows": [_json_ready(vars(row)) for row in ranking.rows],
         "details": {

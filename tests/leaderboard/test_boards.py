@@ -12,6 +12,7 @@ from shardgym.cli import main
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.details import Details
 from shardgym.leaderboard.notes import cautions, notes
 from shardgym.leaderboard.ranking import BASE
 from shardgym.leaderboard.tables import to_dict
@@ -159,45 +160,84 @@ def test_tasks_of_several_sessions_are_counted_in_words_that_fit(here, tasks, sa
     assert any(f"WARNING: {said} times of different measurement sessions" in note for note in cautions(board))
 
 
-def test_strata_are_joined_where_asked_for_and_say_how_far_processors_agree(here):
+def test_measurements_are_joined_where_asked_for_and_say_how_far_they_agree(here):
     """By hand: on the old processor `one` takes 1/2 of the base and `two` 3/4, on the new one 6/10 and 1/2."""
     board_of(here / "a", {"one": [1.0, 2.0], "two": [1.5, 3.0], BASE: [2.0, 4.0]}, hardware="old")
     board_of(here / "b", {"one": [0.6], "two": [0.5], BASE: [1.0]}, hardware="new")
     assert len(load_boards(["."])) == 2
-    (board,) = load_boards(["."], strata=True)
-    assert board.strata == {"old": (0, 1), "new": (2,)}
+    (board,) = load_boards(["."], join=True)
+    assert board.measurements == {"old": (0, 1), "new": (2,)}
+    assert board.same_tasks == [[0, 2], [1]]
     (here / "b" / "tasks").mkdir()
     (here / "b" / "tasks" / f"{TASKS[0].digest}.json").write_text(TASKS[0].to_json())
     assert [board.task(index) for index in board.tasks] == [None, None, TASKS[0]]
     ranking = rank(board)
+    assert ranking.num_tasks == 2
     assert {row.solver: row.relative for row in ranking.rows} == pytest.approx({
-        "one": (0.5 * 0.5 * 0.6) ** (1 / 3), "two": (0.75 * 0.75 * 0.5) ** (1 / 3), BASE: 1.0
+        "one": ((0.5 * 0.6) ** 0.5 * 0.5) ** 0.5, "two": ((0.75 * 0.5) ** 0.5 * 0.75) ** 0.5, BASE: 1.0
     })  # fmt: skip
     text = render([ranking], "md")
-    assert "toys: 3 tasks, judged by lab-cost on old and new" in text
+    assert "toys: 2 tasks, judged by lab-cost on old and new" in text
     assert (
-        f"Strata: a task counts once for each processor, 2 on old, 1 on new; relative to {BASE}, the means of a solver "
-        "differ by at most 50.0% between them (two), and 1 of 3 pairs of solvers are in another order."
+        f"Measurements: 2 on old, 1 on new; a task counts once, as their mean. Relative to {BASE}, the means of a "
+        "solver differ by at most 50.0% between them (two), and 1 of 3 pairs of solvers are in another order."
     ) in text
 
 
-def test_the_command_joins_strata_where_asked_for(here, capsys):
+def test_a_second_measurement_is_no_second_task(here):
+    """The same costs measured again leave every figure, interval and rank as it was."""
+    costs = {"one": [1.0 + 0.1 * n for n in range(8)], BASE: [1.2 + 0.05 * n for n in range(8)]}
+    once = rank(board_of(here / "a", costs))
+    board_of(here / "b", costs, hardware="new")
+    (joined,) = load_boards(["."], join=True)
+    twice = rank(joined)
+    assert twice.rows == once.rows
+    assert Details.of(twice).improvement_ends == pytest.approx(Details.of(once).improvement_ends)
+    groups = [Details.of(ranking) for ranking in (once, twice)]
+    assert groups[0].groups == groups[1].groups
+    assert groups[0].ratios == groups[1].ratios
+
+
+def test_measurements_with_other_ids_agree_on_plans_by_so_much(here):
+    """By hand: of three pairs of plans two are in the same order, so tau is 1/3; one pair is within 5 %, swapped."""
+    split = [ShardingPlan.table_wise(TASKS[0], [n % 2 for n in range(TASKS[0].num_tables)])]
+    split.append(ShardingPlan.table_wise(TASKS[0], [0] * TASKS[0].num_tables))
+    split.append(ShardingPlan.table_wise(TASKS[0], [1] * TASKS[0].num_tables))
+    for seed, costs in ((0, [1.0, 1.04, 2.0]), (1, [1.2, 1.0, 2.0])):
+        folder = here / f"ids{seed}"
+        folder.mkdir()
+        (folder / "records.jsonl").write_text(
+            "".join(
+                record(solver, 0, cost, plan=plan, judge_settings={"seed": seed, "rounds": 3}).to_json() + "\n"
+                for solver, cost, plan in zip(("one", "two", BASE), costs, split, strict=True)
+            )
+        )
+    assert len(load_boards(["."])) == 2
+    (board,) = load_boards(["."], join=True)
+    assert board.measurements == {"lab with ids of seed 0": (0,), "lab with ids of seed 1": (1,)}
+    assert (
+        "Of the plans of a task, tau of two measurements is 0.33 on average, and of pairs within 5% by one 0% are in "
+        "the same order by the other."
+    ) in render([rank(board)], "md")
+
+
+def test_the_command_joins_measurements_where_asked_for(here, capsys):
     board_of(here / "a", {"one": [1.0], BASE: [2.0]}, hardware="old")
     board_of(here / "b", {"one": [0.6], BASE: [1.0]}, hardware="new")
     assert main(["leaderboard", "."]) == 0
-    assert "Strata" not in capsys.readouterr().out
-    assert main(["leaderboard", ".", "--strata"]) == 0
-    assert "Strata: a task counts once for each processor, 1 on" in capsys.readouterr().out
+    assert "Measurements" not in capsys.readouterr().out
+    assert main(["leaderboard", ".", "--join"]) == 0
+    assert "Measurements: 1 on" in capsys.readouterr().out
 
 
-def test_a_board_of_one_processor_says_nothing_of_strata(here):
+def test_a_board_of_one_measurement_says_nothing_of_others(here):
     board_of(here / "a", {"one": [1.0], BASE: [2.0]})
-    (board,) = load_boards(["."], strata=True)
-    assert "Strata" not in render([rank(board)], "md")
+    (board,) = load_boards(["."], join=True)
+    assert "Measurements" not in render([rank(board)], "md")
 
 
-def test_files_that_contradict_each_other_are_no_strata(here):
+def test_files_that_contradict_each_other_are_not_joined(here):
     board_of(here / "a", {"one": [1.0]})
     board_of(here / "b", {"one": [2.0]})
     board_of(here / "c", {"one": [2.0]}, hardware="new")
-    assert [board.key.hardware for board in load_boards(["."], strata=True)] == ["lab", "lab", "new"]
+    assert [board.key.hardware for board in load_boards(["."], join=True)] == ["lab", "lab", "new"]

@@ -39,6 +39,7 @@ from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, Boa
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
 from shardgym.leaderboard import load_boards
+from shardgym.leaderboard.details import agreement_of_measurements
 from shardgym.leaderboard.statistics import rank_agreement
 from shardgym.provenance import utc_now
 
@@ -149,23 +150,35 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
                 tau, alike = rank_agreement(guess, real, CLOSE)
                 taus[name].append(tau)
                 right[name] += alike
+    pairs = [
+        agreement_of_measurements(board)
+        for board in load_boards([LEADERBOARDS], join=True)
+        if board.key.judge == "fbgemm" and board.key.judge_version == version
+    ]
+    if any(own for own, _ in pairs):
+        taus[REPEAT] = [tau for own, _ in pairs for tau in own]
+        right[REPEAT] = [alike for _, own in pairs for alike in own]
     rows = [
         {
             "cost": name, "tasks": len(taus[name]), "tau": float(np.mean(taus[name])), "close pairs": len(right[name]),
             "of them right": float(np.mean(right[name])),
         }
-        for name in models
+        for name in taus
     ]  # fmt: skip
     if write:
         path = find_weights(None, "oracle", None).parent / AGREEMENT
-        of_models = {
-            row["cost"]: BoardAgreement(row["tau"], row["of them right"], models[row["cost"]].version) for row in rows
+        found_of = {
+            row["cost"]: BoardAgreement(
+                row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
+            )
+            for row in rows
         }
         found = dataclasses.replace(
             Agreement.load(path),
             board_tasks=rows[0]["tasks"],
             board_hardware=tuple(sorted(hardware)),
-            board_models=of_models,
+            board_repeat=found_of.pop(REPEAT, None),
+            board_models=found_of,
         )
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows

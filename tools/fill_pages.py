@@ -3,7 +3,7 @@
 Without pages, records below leaderboards/ are packed first. With --check nothing is written; the exit code is 1 when a
 page would change, or records are not packed.
 
-- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
+- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --join --format md` prints, its
   heading as plain bold text.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
 - Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
@@ -137,7 +137,7 @@ def filled(page: str, path: Path) -> str:
 
 @functools.cache  # the table and the details of a board are of the same records
 def _rankings(folder: str) -> list[Ranking]:
-    return [rank(board) for board in load_boards([ROOT / folder])]
+    return [rank(board) for board in load_boards([ROOT / folder], join=True)]
 
 
 def _table(folder: str, link: str) -> str:

@@ -1,7 +1,8 @@
-"""What a ranking is made of: groups of tasks, performance profiles, who beats whom; and what another cost says."""
+"""What a ranking is made of: groups of tasks, profiles, who beats whom; and what others say, costs or measurements."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,14 +12,17 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.base import CostModel
+from shardgym.costs.simulator.model_card import CLOSE
 from shardgym.leaderboard.boards import LEAST_MS, Board
 from shardgym.leaderboard.ranking import Ranking, over_measurements, ratio_interval
 from shardgym.leaderboard.statistics import (
     Interval,
     performance_profile,
     probability_of_improvement,
+    rank_agreement,
     share_ends,
 )
+from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Of performance profiles: a plan may cost so many times the best one.
@@ -106,6 +110,31 @@ def _group_ratio(ranking: Ranking, row: int, tasks: Bools) -> GroupRatio:
     if not logs.size:
         return GroupRatio(math.nan, None)
     return GroupRatio(math.exp(float(logs.mean())), ratio_interval(logs, np.zeros_like(logs)))
+
+
+def agreement_of_measurements(board: Board) -> tuple[list[float], list[bool]]:
+    """Say how far measurements order the plans of a task alike: no judge can be expected to agree better with one.
+
+    Returns:
+        Kendall's tau of one measurement with another, for each ordered two of a task; and for each pair of plans that
+        differ by less than `CLOSE` by the one, whether the other orders them alike. Both empty unless boards were
+        joined.
+    """
+    measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+    for result in board.results:
+        if result.plan is not None and result.cost is not None and result.cost.feasible:
+            measured[result.task_index].setdefault(result.plan, result.total_ms)
+    taus = []
+    alike = []
+    for places in board.same_tasks:
+        for one, other in itertools.permutations((measured[board.tasks[place]] for place in places), 2):
+            plans = [plan for plan in one if plan in other]
+            if len(plans) > 1:
+                costs = [np.array([of_plans[plan] for plan in plans]) for of_plans in (one, other)]
+                tau, pairs = rank_agreement(costs[1], costs[0], CLOSE)
+                taus.append(tau)
+                alike += pairs
+    return taus, alike
 
 
 def task_groups(board: Board) -> dict[str, Bools]:

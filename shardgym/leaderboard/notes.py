@@ -22,9 +22,9 @@ from shardgym.costs.simulator.model_card import CLOSE, shipped_agreement
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
+from shardgym.leaderboard.details import agreement_of_measurements
 from shardgym.leaderboard.ranking import BASE, Ranking
-from shardgym.leaderboard.statistics import MIN_TASKS, rank_agreement
-from shardgym.plan import ShardingPlan
+from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.records import canonical_json
 from shardgym.registry import registered
 from shardgym.solver import GROUP
@@ -97,21 +97,7 @@ def measurement_notes(ranking: Ranking) -> list[str]:
 
 
 def _agreement_of_plans(board: Board) -> list[str]:
-    """Say how far measurements order the plans of a task alike: no judge can be expected to agree better with one."""
-    measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
-    for result in board.results:
-        if result.plan is not None and result.cost is not None and result.cost.feasible:
-            measured[result.task_index].setdefault(result.plan, result.total_ms)
-    taus = []
-    alike = []
-    for places in board.same_tasks:
-        for one, other in itertools.permutations((measured[board.tasks[place]] for place in places), 2):
-            plans = [plan for plan in one if plan in other]
-            if len(plans) > 1:
-                costs = [np.array([of_plans[plan] for plan in plans]) for of_plans in (one, other)]
-                tau, pairs = rank_agreement(costs[1], costs[0], CLOSE)
-                taus.append(tau)
-                alike += pairs
+    taus, alike = agreement_of_measurements(board)
     if not taus:
         return []
     close = f", and of pairs within {CLOSE:.0%} by one {np.mean(alike):.0%} are in the same order by the other"

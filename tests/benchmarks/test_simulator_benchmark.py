@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from shardgym import load_suite, make_cost
+from shardgym.evaluation.result import read_records
 
 pytestmark = pytest.mark.repository
 
@@ -29,3 +33,22 @@ def test_random_plans_are_of_whole_tables_that_fit(script):
     for plan in plans:
         plan.validate(task)
         assert len(plan.shards) == task.num_tables
+
+
+def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, tmp_path, monkeypatch):
+    """Two tasks of a board, and the same costs again under other ids: a perfect repeat beside models that err."""
+    module = script("simulator")
+    board = Path(module.__file__).parents[1] / "leaderboards" / "dlrm4-v2-fbgemm" / "records.jsonl.xz"
+    records = [result for result in read_records(board) if result.task_index < 2]
+    monkeypatch.setattr(module, "LEADERBOARDS", tmp_path)
+    for seed in (0, 1):
+        folder = tmp_path / f"ids{seed}"
+        folder.mkdir()
+        again = [dataclasses.replace(r, judge_settings=r.judge_settings | {"seed": seed}) for r in records]
+        (folder / "records.jsonl").write_text("".join(result.to_json() + "\n" for result in again))
+        rows = {row["cost"]: row for row in module.on_boards(write=False)}
+        assert rows["judge"]["tasks"] == 2 * (seed + 1)
+        assert (module.REPEAT in rows) == (seed == 1)
+    assert rows[module.REPEAT]["tau"] == pytest.approx(1.0)
+    assert rows[module.REPEAT]["of them right"] == 1.0
+    assert -1 < rows["judge"]["tau"] < 1

@@ -291,11 +291,15 @@ def test_agreement_is_read_from_beside_the_weights(tmp_path):
 @pytest.mark.parametrize(("right", "begin"), [(0.57, "Screening"), (0.7, "Held against measurements")])
 def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, monkeypatch, right, begin):
     of_judge = {"judge": BoardAgreement(0.59, right, "1-b"), "oracle": BoardAgreement(0.6, 0.9, "1-a")}
-    found = dataclasses.replace(FOUND, board_tasks=51, board_hardware=("lab",), board_models=of_judge)
+    again = BoardAgreement(0.81, 0.76, "")
+    found = dataclasses.replace(
+        FOUND, board_tasks=51, board_hardware=("lab",), board_models=of_judge, board_repeat=again
+    )
     monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: found)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "51 tasks of measured boards (lab)" in n)
     assert note.startswith(f"{begin}: ")
     assert f"tau of this judge is 0.59, and of pairs that differ by less than 5% it orders {right:.0%}" in note
+    assert "as measured; of another measurement, 0.81 and 76%." in note
     assert ("Differences below 5% say nothing" in note) == (begin == "Screening")
 
 

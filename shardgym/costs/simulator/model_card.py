@@ -90,7 +90,7 @@ class BoardAgreement(Record):
     Attributes:
         kendall_tau: of the distinct plans of a task, mean over tasks.
         close_right: share of the pairs that differ by less than `CLOSE` as measured which the model orders as measured.
-        version: of the model.
+        version: of the model; "" for another measurement.
     """
 
     kendall_tau: Annotated[float, Field(ge=-1, le=1)]
@@ -112,6 +112,7 @@ class Agreement(Record):
         models: of every cost model by name, "oracle" and "judge" among them.
         board_tasks: of the boards by the measured cost of today.
         board_hardware: that these boards are of.
+        board_repeat: one measurement of their plans against another; None where no board was measured twice.
         board_models: of the same models on their plans.
     """
 
@@ -124,6 +125,7 @@ class Agreement(Record):
     models: dict[str, ModelAgreement]
     board_tasks: Whole = 0
     board_hardware: tuple[str, ...] = ()
+    board_repeat: BoardAgreement | None = None
     board_models: dict[str, BoardAgreement] = field(default_factory=dict)
     schema: Literal["shardgym.agreement/1"] = "shardgym.agreement/1"
 
@@ -151,6 +153,9 @@ class Agreement(Record):
                     f"{found.kendall_tau:.2f}, and of pairs that differ by less than {CLOSE:.0%} it orders "
                     f"{found.close_right:.0%} as measured"
                 )
+                if self.board_repeat is not None:
+                    again = self.board_repeat
+                    facts += f"; of another measurement, {again.kendall_tau:.2f} and {again.close_right:.0%}"
                 if found.close_right < LEAST_RIGHT:
                     return f"Screening: {facts}. Differences below {CLOSE:.0%} say nothing; measured boards lead."
                 return f"Held against measurements: {facts}."

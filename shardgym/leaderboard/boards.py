@@ -145,6 +145,10 @@ class Board:
         """Return `first_task` of the measurement that a task is of."""
         return max((file.first_task for file in self.files if file.first_task <= task), default=0)
 
+    def suite_index(self, task: int) -> int:
+        """Return the index in the suite of a task of the board: the same, unless boards were joined."""
+        return task - self._first_task(task)
+
     @functools.cached_property
     def measurements(self) -> dict[str, tuple[int, ...]]:
         """The indices of the tasks of each measurement, by its hardware and the seed of its ids; one unless joined."""
@@ -161,7 +165,7 @@ class Board:
         """For every task of the suite, the places of its measurements in `tasks`: one each unless joined."""
         places: dict[int, list[int]] = {}
         for place, task in enumerate(self.tasks):
-            places.setdefault(task - self._first_task(task), []).append(place)
+            places.setdefault(self.suite_index(task), []).append(place)
         return list(places.values())
 
     @property

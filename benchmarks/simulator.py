@@ -46,6 +46,7 @@ from shardgym.provenance import utc_now
 _DRAWS_PER_PLAN = 200
 _SEARCHES = ("lpt", "column_greedy", "neuroshard", "neuroshard_plus")
 REPEAT = "repeated measurement"
+_ALL = "all of these"
 LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
 #: Fewer plans of a task have no order worth the name.
 _LEAST_PLANS = 3
@@ -121,17 +122,15 @@ def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, 
 
 
 def on_boards(*, write: bool) -> list[dict[str, Any]]:
-    """Return how models rank the distinct plans of each task of the boards by the measured cost, one row each."""
+    """Return how models rank the distinct plans of each task of measured boards, by processor and of all."""
     judge = make_cost("simulator", role="judge")
     models = {"oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": judge}
     version = FbgemmCost.version
-    hardware: set[str] = set()
-    taus: dict[str, list[float]] = {name: [] for name in models}
-    right: dict[str, list[bool]] = {name: [] for name in models}
+    taus: dict[tuple[str, str], list[float]] = defaultdict(list)
+    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for board in load_boards([LEADERBOARDS]):
         if board.key.judge != "fbgemm" or board.key.judge_version != version:
             continue
-        hardware.add(board.key.hardware)
         measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
         for result in board.results:
             if result.plan is not None and result.cost is not None and result.cost.feasible:
@@ -148,37 +147,39 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
             real = np.array(list(of_plans.values()))[priced]
             for name, guess in zip(models, np.array(guesses)[:, priced], strict=True):
                 tau, alike = rank_agreement(guess, real, CLOSE)
-                taus[name].append(tau)
-                right[name] += alike
+                for hardware in (board.key.hardware, _ALL):
+                    taus[name, hardware].append(tau)
+                    right[name, hardware] += alike
     pairs = [
         agreement_of_measurements(board)
         for board in load_boards([LEADERBOARDS], join=True)
         if board.key.judge == "fbgemm" and board.key.judge_version == version
     ]
     if any(own for own, _ in pairs):
-        taus[REPEAT] = [tau for own, _ in pairs for tau in own]
-        right[REPEAT] = [alike for _, own in pairs for alike in own]
+        taus[REPEAT, _ALL] = [tau for own, _ in pairs for tau in own]
+        right[REPEAT, _ALL] = [alike for _, own in pairs for alike in own]
     rows = [
         {
-            "cost": name, "tasks": len(taus[name]), "tau": float(np.mean(taus[name])), "close pairs": len(right[name]),
-            "of them right": float(np.mean(right[name])),
+            "cost": name, "measured on": hardware, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
+            "close pairs": len(right[name, hardware]), "of them right": float(np.mean(right[name, hardware])),
         }
-        for name in taus
+        for (name, hardware), of_tasks in sorted(taus.items(), key=lambda item: (item[0][1] == _ALL, item[0][1]))
     ]  # fmt: skip
     if write:
         path = find_weights(None, "oracle", None).parent / AGREEMENT
-        found_of = {
+        of_all = {
             row["cost"]: BoardAgreement(
                 row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
             )
             for row in rows
+            if row["measured on"] == _ALL
         }
         found = dataclasses.replace(
             Agreement.load(path),
-            board_tasks=rows[0]["tasks"],
-            board_hardware=tuple(sorted(hardware)),
-            board_repeat=found_of.pop(REPEAT, None),
-            board_models=found_of,
+            board_tasks=len(taus["judge", _ALL]),
+            board_hardware=tuple(sorted({hardware for _, hardware in taus} - {_ALL})),
+            board_repeat=of_all.pop(REPEAT, None),
+            board_models=of_all,
         )
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows

@@ -224,13 +224,15 @@ def model_summary(name: str) -> str:
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     if found is not None and found.board_tasks:
+        compared = {_named(name, of.version): of for name, of in found.board_models.items()}
+        if found.board_repeat is not None:
+            compared = {"another measurement": found.board_repeat} | compared
         rows = [
-            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.2f}",
-             "close pairs as measured": _percent(of.close_right)}
-            for name, of in found.board_models.items()
-        ]  # fmt: skip
+            {"": name, "Kendall's tau": f"{of.kendall_tau:.2f}", "close pairs as measured": _percent(of.close_right)}
+            for name, of in compared.items()
+        ]
         parts += [
-            f"On the plans of solvers for {found.board_tasks} tasks of measured boards "
+            f"On the plans of solvers for {found.board_tasks} measurements of tasks of boards "
             f"({', '.join(found.board_hardware)}; `python benchmarks/simulator.py --boards`); close pairs differ by "
             f"less than {_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),

@@ -375,7 +375,7 @@ def _measured_again_notes(board: Board) -> list[str]:
             )
         else:
             found.append(f"WARNING: measured again ({again.measured[:10]}), the plans{of_file} do not agree.")
-    if lacking:
+    if lacking and len(board.measurements) == 1:
         found.append(f"Not measured again{' and'.join(lacking)}: 'shardgym verify' does that, on the same hardware.")
     return found
 

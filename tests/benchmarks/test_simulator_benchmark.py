@@ -46,7 +46,7 @@ def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, t
         folder.mkdir()
         again = [dataclasses.replace(r, judge_settings=r.judge_settings | {"seed": seed}) for r in records]
         (folder / "records.jsonl").write_text("".join(result.to_json() + "\n" for result in again))
-        rows = {row["cost"]: row for row in module.on_boards(write=False)}
+        rows = {row["cost"]: row for row in module.on_boards(write=False)}  # the last of a cost is of all hardware
         assert rows["judge"]["tasks"] == 2 * (seed + 1)
         assert (module.REPEAT in rows) == (seed == 1)
     assert rows[module.REPEAT]["tau"] == pytest.approx(1.0)

@@ -178,6 +178,7 @@ def test_measurements_are_joined_where_asked_for_and_say_how_far_they_agree(here
     })  # fmt: skip
     text = render([ranking], "md")
     assert "toys: 2 tasks, judged by lab-cost on old and new" in text
+    assert "Not measured again" not in text
     assert (
         f"Measurements: 2 on old, 1 on new; a task counts once, as their mean. Relative to {BASE}, the means of a "
         "solver differ by at most 50.0% between them (two), and 1 of 3 pairs of solvers are in another order."

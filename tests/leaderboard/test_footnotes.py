@@ -296,7 +296,7 @@ def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, mo
         FOUND, board_tasks=51, board_hardware=("lab",), board_models=of_judge, board_repeat=again
     )
     monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: found)
-    (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "51 tasks of measured boards (lab)" in n)
+    (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "51 measurements of tasks of boards (lab)" in n)
     assert note.startswith(f"{begin}: ")
     assert f"tau of this judge is 0.59, and of pairs that differ by less than 5% it orders {right:.0%}" in note
     assert "as measured; of another measurement, 0.81 and 76%." in note

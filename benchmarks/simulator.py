@@ -39,7 +39,8 @@ from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, Boa
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
 from shardgym.leaderboard import load_boards
-from shardgym.leaderboard.details import agreement_of_measurements
+from shardgym.leaderboard.boards import joined
+from shardgym.leaderboard.details import agreement_of_measurements, ms_of_plans
 from shardgym.leaderboard.statistics import rank_agreement
 from shardgym.provenance import utc_now
 
@@ -128,14 +129,13 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
     version = FbgemmCost.version
     taus: dict[tuple[str, str], list[float]] = defaultdict(list)
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for board in load_boards([LEADERBOARDS]):
-        if board.key.judge != "fbgemm" or board.key.judge_version != version:
-            continue
-        measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
-        for result in board.results:
-            if result.plan is not None and result.cost is not None and result.cost.feasible:
-                measured[result.task_index].setdefault(result.plan, result.cost.total_ms)
-        for number, of_plans in measured.items():
+    boards = [
+        board
+        for board in load_boards([LEADERBOARDS])
+        if board.key.judge == "fbgemm" and board.key.judge_version == version
+    ]
+    for board in boards:
+        for number, of_plans in ms_of_plans(board).items():
             task = board.task(number)
             if task is None:
                 continue
@@ -150,11 +150,7 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
                 for hardware in (board.key.hardware, _ALL):
                     taus[name, hardware].append(tau)
                     right[name, hardware] += alike
-    pairs = [
-        agreement_of_measurements(board)
-        for board in load_boards([LEADERBOARDS], join=True)
-        if board.key.judge == "fbgemm" and board.key.judge_version == version
-    ]
+    pairs = [agreement_of_measurements(board) for board in joined(boards)]
     if any(own for own, _ in pairs):
         taus[REPEAT, _ALL] = [tau for own, _ in pairs for tau in own]
         right[REPEAT, _ALL] = [alike for _, own in pairs for alike in own]

@@ -160,7 +160,8 @@ def compare(
                 plans = [(name, plan) for name, future in running.items() if (plan := future.result()) is not None]
                 refused += not plans
                 for cost in costs if plans else ():
-                    mine = min(total_ms(cost, task, plan) for name in ours if (plan := solved(name, task, cost.name)))
+                    own = [solved(name, task, cost.name) for name in ours]
+                    mine = min(total_ms(cost, task, plan) for plan in own if plan is not None)
                     found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
                     ratios[cost.name].append({**found, "best": max(found.values())})
                     if max(found.values()) > _LOSS:

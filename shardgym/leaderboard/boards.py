@@ -216,20 +216,22 @@ def joined(boards: Sequence[Board]) -> list[Board]:
     beside them. In a ranking a task counts once, as the mean over its measurements. Boards whose files contradict each
     other are left as they are.
     """
-    kinds: dict[BoardKey | int, list[Board]] = {}
+    kinds: dict[tuple[BoardKey, int | None], list[Board]] = {}
     for n, board in enumerate(boards):
         settings = json.loads(board.key.judge_settings)
         settings.pop("seed", None)
         kind = replace(board.key, hardware="", judge_settings=canonical_json(settings))
-        kinds.setdefault(kind if board.clash is None else n, []).append(board)
+        kinds.setdefault((kind, None if board.clash is None else n), []).append(board)
     found = []
-    for group in kinds.values():
+    for (kind, _), group in kinds.items():
         first_task = 0
         files: list[ResultFile] = []
         for board in group:
             files += [replace(file, first_task=first_task) for file in board.files]
             first_task += board.tasks[-1] + 1 if board.tasks else 0
         key = replace(group[0].key, hardware=" and ".join(dict.fromkeys(board.key.hardware for board in group)))
+        if any(board.key.judge_settings != key.judge_settings for board in group):
+            key = replace(key, judge_settings=kind.judge_settings)
         found.append(Board(key, tuple(files), group[0].clash, tuple(line for board in group for line in board.repeats)))
     return found
 

@@ -112,6 +112,15 @@ def _group_ratio(ranking: Ranking, row: int, tasks: Bools) -> GroupRatio:
     return GroupRatio(math.exp(float(logs.mean())), ratio_interval(logs, np.zeros_like(logs)))
 
 
+def ms_of_plans(board: Board) -> dict[int, dict[ShardingPlan, float]]:
+    """Return the cost of every distinct plan by task of the board, in ms."""
+    found: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+    for result in board.results:
+        if result.plan is not None and result.cost is not None and result.cost.feasible:
+            found[result.task_index].setdefault(result.plan, result.total_ms)
+    return found
+
+
 def agreement_of_measurements(board: Board) -> tuple[list[float], list[bool]]:
     """Say how far measurements order the plans of a task alike: no judge can be expected to agree better with one.
 
@@ -120,10 +129,7 @@ def agreement_of_measurements(board: Board) -> tuple[list[float], list[bool]]:
         differ by less than `CLOSE` by the one, whether the other orders them alike. Both empty unless boards were
         joined.
     """
-    measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
-    for result in board.results:
-        if result.plan is not None and result.cost is not None and result.cost.feasible:
-            measured[result.task_index].setdefault(result.plan, result.total_ms)
+    measured = ms_of_plans(board)
     taus = []
     alike = []
     for places in board.same_tasks:

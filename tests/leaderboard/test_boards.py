@@ -215,6 +215,7 @@ def test_measurements_with_other_ids_agree_on_plans_by_so_much(here):
         )
     assert len(load_boards(["."])) == 2
     (board,) = load_boards(["."], join=True)
+    assert board.key.judge_settings == '{"rounds":3}'  # no seed is that of all
     assert board.measurements == {"lab with ids of seed 0": (0,), "lab with ids of seed 1": (1,)}
     assert (
         "Of the plans of a task, tau of two measurements is 0.33 on average, and of pairs within 5% by one 0% are in "

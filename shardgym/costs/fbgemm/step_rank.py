@@ -175,12 +175,15 @@ def take_real_time_priority() -> bool:
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
-    """Link up and join the group, and load FBGEMM, so that incompatible versions fail here.
+    """Load FBGEMM, so that incompatible versions fail here, link up and join the group.
 
     Args:
         settings: those of `shardgym.costs.fbgemm.rank.start`, and "link_rate": bytes per second of each device's
             link, None for the loopback interface; and "domain_size": ranks of a fast domain.
     """
+    # Before ranks know each other: one that ended while others join would make those complain about the connection.
+    shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
+    build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
     # Before the group exists: gloo's threads inherit both.
     real_time = take_real_time_priority()
     if settings["link_rate"] is not None:
@@ -190,7 +193,5 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     # Now, as later the file of the rendezvous is gone.
     size = settings["domain_size"]
     domains = Domains.join(size) if size < settings["world_size"] else None
-    shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
-    build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
     facts = {"hardware": cpu_tag(), "versions": versions(), "real_time": real_time}
     return StepRank(settings["rank"], domains), facts

@@ -31,6 +31,8 @@ LEFT_OUT = {
     "torchrec_perf": "its arithmetic is TorchRec's",
     "torchrec_columns": "its arithmetic is TorchRec's",
 }
+#: Episodes of policies that play several and keep the best, which is as many times the same arithmetic.
+EPISODES = 3
 #: Suites of which there is no sample.
 LEFT_OUT_SUITES = {"production-v1": "solvers do on its tasks what they do on those of nodes16-v1, for minutes"}
 
@@ -158,11 +160,14 @@ def plans_of_sample(
     plan's shards, or why there is none.
     """
     import shardgym
+    from baselines.ppo.solver import PpoAny, PpoColumns
     from shardgym.errors import ShardGymError
     from shardgym.records import canonical_json, sha256
     from shardgym.solver import solver_names
     from shardgym.suites.suite import suite_names
 
+    for policy in (PpoColumns, PpoAny):
+        policy.episodes = EPISODES
     solvers = solvers or [name for name in solver_names() if name not in LEFT_OUT]
     plans = {"blas": blas_kernels()}
     for suite_name in suites or [name for name in suite_names() if name not in LEFT_OUT_SUITES]:

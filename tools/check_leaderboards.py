@@ -42,10 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     sample = None if options.all else SAMPLE
     # Forks, as the tools' modules are found by the path of this process alone.
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
-        # The pages take longest, so they come first.
-        pages = [] if options.no_pages else [pool.submit(fill_pages.main, ["--check"])]
+        # Single pages take longest, so they come first.
+        made = [] if options.no_pages else fill_pages.PAGES
+        pages = [pool.submit(fill_pages.main, ["--check", str(page)]) for page in made]
         checks = [pool.submit(checked, folder, sample) for folder in folders]
         bad = 0
+        for path in fill_pages.unpacked(ROOT / "leaderboards"):
+            print(f"{path}: is not packed")
+            bad += 1
         for check in checks:
             lines, is_bad = check.result()
             print("\n".join(lines), flush=True)

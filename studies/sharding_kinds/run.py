@@ -2,11 +2,8 @@
 
     sudo python studies/sharding_kinds/run.py --out DIR [--ranks 2 4] [--links 1000 500] [--rounds N] [--steps N]
 
-A small DLRM trains under `DistributedModelParallel` over gloo, with plans of every type and mixes of them. Each rank is
-in a network namespace and has a full-duplex link of known rate; `fbgemm` measures the same plans between such links.
-Hosts have two ranks. Plans take turns in random order in every round, and each turn builds the model anew. Between them
-the dense part of the model is trained alone, on outputs of the tables that do not change: costs are of embeddings, so
-its time is taken off those steps.
+A small DLRM trains with plans of every type and mixes of them, see `benchmarks/torchrec_step.py`; `fbgemm` measures the
+same plans between the same links.
 
 A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of the rank's process, gloo's
 threads included. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The agreement of the
@@ -22,44 +19,24 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import logging
-import multiprocessing
-import os
-import random
-import statistics
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import numpy as np
-import torch
-import torch.distributed as dist
-import validity
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from cost_agreement import agreement
 from tabulate import tabulate
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec_step import CLOCKS, HOST, real_ms
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import namespaces
-from shardgym.ids import draw_bags
 from shardgym.table import ZipfIds
-from shardgym.torchrec import model_from_task, to_torchrec
 
-HOST = 2
 #: Rows, columns, mean ids per sample; 23 of these in the mean, so that embeddings dominate a step.
 TABLES = (
     (60_000, 16, 30), (30_000, 32, 25), (20_000, 64, 20), (20_000, 16, 40), (10_000, 32, 20), (5_000, 64, 15),
@@ -68,15 +45,8 @@ TABLES = (
 #: The first so many tables are the large ones, the last so many the small ones.
 LARGE, SMALL = 3, 4
 PASSES = 2
-#: Different batches that steps take in turn.
-BATCHES = 3
-WARMUPS = 2
-DENSE_FEATURES = 13
-HIDDEN = 64
-CLOCKS = ("wall", "cpu")
 #: What stands beside `fbgemm`; TorchRec's planner is told the rate of the links.
 MODELS = ("simulator", "roofline", "torchrec_rating")
-_LINKS_S = 60.0
 
 
 def make_task(ranks: int, rate: float, batch_size: int) -> ShardingTask:
@@ -182,153 +152,6 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
     return found
 
 
-class Dense(nn.Module):
-    """Pooled values and transformed dense features, concatenated, into a network with one output."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bottom = nn.Sequential(nn.Linear(DENSE_FEATURES, HIDDEN), nn.ReLU())
-        self.top = nn.Sequential(nn.Linear(width + HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
-
-    def forward(self, features: torch.Tensor, pooled: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return one number per sample."""
-        values: torch.Tensor = self.top(torch.cat([self.bottom(features), *pooled], dim=1))
-        return values.squeeze(1)
-
-
-class Dlrm(nn.Module):
-    """All tables in one collection, and the dense part."""
-
-    def __init__(self, task: ShardingTask) -> None:
-        super().__init__()
-        self.names = [table.name for table in task.tables]
-        self.tables = model_from_task(task)
-        self.dense = Dense(sum(table.embedding_dim for table in task.tables))
-
-    def forward(self, features: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
-        """Return one number per sample."""
-        pooled = self.tables(sparse).to_dict()
-        values: torch.Tensor = self.dense(features, [pooled[name] for name in self.names])
-        return values
-
-
-def make_batches(
-    task: ShardingTask, rank: int, seed: int
-) -> list[tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]]:
-    """Return dense features, ids and labels of a rank's share of the batch."""
-    ranks = task.num_devices
-    samples = task.batch_size // ranks
-    generator = torch.Generator().manual_seed(seed * ranks + rank)
-    batches = []
-    for number in range(BATCHES):
-        bags = [draw_bags(table, samples, seed=seed * ranks + rank, batch=number) for table in task.tables]
-        ids = KeyedJaggedTensor.from_lengths_sync(
-            [table.name for table in task.tables],
-            torch.from_numpy(np.concatenate([bag.indices for bag in bags])),
-            torch.from_numpy(np.concatenate([bag.lengths for bag in bags])),
-        )
-        features = torch.randn(samples, DENSE_FEATURES, generator=generator)
-        batches.append((features, ids, (features.sum(dim=1) > 0).float()))
-    return batches
-
-
-def train(
-    rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int, folder: Path
-) -> None:
-    """Train every plan, and the dense part alone, in every round.
-
-    The first rank writes ms by the clock and by processor time of the plans and, last, the dense part; a list for each.
-    """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
-    ranks = task.num_devices
-    os.environ |= {"GLOO_SOCKET_IFNAME": namespaces.INTERFACE, "LOCAL_WORLD_SIZE": str(HOST)}
-    namespaces.join_network(rank, ranks, task.topology.intra_bandwidth, folder, _LINKS_S)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
-    )
-    batches = make_batches(task, rank, seed)
-    jobs = [*plans, None]
-    taken: list[list[list[float]]] = [[] for _ in jobs]
-    order = list(range(len(jobs)))
-    shuffle = random.Random(seed)
-    for _ in range(rounds):
-        shuffle.shuffle(order)
-        for number in order:
-            torch.manual_seed(0)
-            plan = jobs[number]
-            run = _dense_steps(task) if plan is None else _model_steps(task, plan)
-            times = _timed(run, batches, steps)
-            dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the slowest rank of each step
-            taken[number].append(times.median(dim=1).values.tolist())
-    if rank == 0:
-        medians = [[statistics.median(values) for values in zip(*by_round, strict=True)] for by_round in taken]
-        (folder / "times.json").write_text(json.dumps(np.array(medians).T.tolist()))
-    dist.destroy_process_group()
-
-
-def _model_steps(task: ShardingTask, plan: ShardingPlan) -> Any:
-    """Return a function that gives the output of the sharded model, and its optimisers for what TorchRec's is not."""
-    model = Dlrm(task)
-    exported = to_torchrec(plan, task, device_type="cpu").plan[""]
-    copied = [name for name, sharding in exported.items() if sharding.sharding_type == "data_parallel"]
-    sharder = EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.01})
-    sharded = DistributedModelParallel(
-        model, device=torch.device("cpu"), plan=TorchRecPlan({"tables": exported}), sharders=[sharder]
-    )
-    own = [
-        parameter
-        for name, parameter in sharded.named_parameters()
-        if "embedding_bags" not in name or name.split(".")[-2] in copied
-    ]
-    return sharded, torch.optim.SGD(own, lr=0.01)
-
-
-def _dense_steps(task: ShardingTask) -> Any:
-    """Return the same for the dense part, whose input stays as it is; gradients reach it nevertheless."""
-    dense = DistributedDataParallel(Dense(sum(table.embedding_dim for table in task.tables)))
-    samples = task.batch_size // task.num_devices
-    pooled = [torch.randn(samples, table.embedding_dim, requires_grad=True) for table in task.tables]
-    return lambda features, ids: dense(features, pooled), torch.optim.SGD(dense.parameters(), lr=0.01)
-
-
-def _timed(run: Any, batches: list[Any], steps: int) -> torch.Tensor:
-    """Return ms by the clock and by processor time of each step, shape (2, steps)."""
-    model, optimizer = run
-    loss = nn.BCEWithLogitsLoss()
-    times = torch.zeros(len(CLOCKS), steps, dtype=torch.float64)
-    for step in range(-WARMUPS, steps):
-        features, ids, labels = batches[step % BATCHES]
-        dist.barrier()
-        wall, cpu = time.perf_counter(), time.process_time()
-        optimizer.zero_grad()
-        loss(model(features, ids), labels).backward()
-        optimizer.step()
-        if step >= 0:
-            times[:, step] = 1000 * torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
-    return times
-
-
-def real_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int) -> Floats:
-    """Train all plans in new processes; ms by both clocks, shape (2, plans + 1), dense last."""
-    # Forked processes have imported TorchRec already, which takes seconds.
-    context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        processes = [
-            context.Process(target=train, args=(rank, task, plans, rounds, steps, seed, folder))
-            for rank in range(task.num_devices)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a rank ended before its time; what it printed says why")
-        return np.array(json.loads((folder / "times.json").read_text()))
-
-
 def fbgemm_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, seed: int) -> dict[str, list[float]]:
     """Return the ms of each plan by `fbgemm`, and those of its work alone, by new processes."""
     with make_cost("fbgemm", rounds=rounds, warmups=1, iterations=2, seed=seed, comm="measured") as cost:
@@ -418,7 +241,7 @@ def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             name = "the real step" if cost == clock else cost
             row = {"ranks": rows[0]["ranks"], "step by": clock, "cost": name, "plans": int(known.sum())}
             if known.sum() > 1:
-                row |= validity.agreement(own[:, known], real[:, known])
+                row |= agreement(own[:, known], real[:, known])
             found.append(row)
     return found
 

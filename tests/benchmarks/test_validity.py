@@ -2,41 +2,55 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shardgym import PlanCost, ShardingTask
+from shardgym import PlanCost, ShardingPlan, ShardingTask
 
 pytestmark = pytest.mark.repository
 pytest.importorskip("scipy", reason="the study needs the extra 'dev'")
+
+TINY = "tiny-v1-1-on-2-by-500.json.xz"
 
 
 @pytest.fixture
 def validity(script, monkeypatch):
     module = script("validity")
     monkeypatch.setattr(module, "SEARCHED", ("column_greedy",))
-    monkeypatch.setattr(module, "PREDICTED", {"roofline": ("roofline", {})})
     return module
 
 
 @pytest.fixture
+def agree(validity):
+    return sys.modules["cost_agreement"]
+
+
+@pytest.fixture
 def asked(validity, monkeypatch):
-    """What the study had run, by toys that need no time; plan n takes n + 1 ms."""
+    """What the study had run, by toys that need no time; plan n takes n + 1 ms, and twice that by TorchRec."""
     calls = []
 
-    def run(task, plans, *, rounds, steps, warmups, seed, real_time, links):
-        calls.append(("real", seed))
+    def run(task, plans, *, rounds, steps, warmups, seed, links):
+        assert ShardingTask.load(task).num_devices == 2
+        assert ShardingPlan.load(plans[0]).shards
+        assert (rounds, steps, links) == (2, 3, 500)
+        calls.append(f"real/{seed}")
         return [[[n + 1.0] * steps] * rounds for n in range(len(plans))]
 
-    def measured(folder, rounds, comm, turn):
-        calls.append((comm, turn))
-        count = len(validity.read_plans(folder)[1])
-        return [PlanCost(np.full((2, 5), (n + 1) / 5), "fbgemm", "3", "toy").to_dict() for n in range(count)]
+    def measured(task, plans, turn):
+        calls.append(f"fbgemm/{turn}")
+        return [PlanCost(np.full((2, 5), (n + 1) / 5), "fbgemm", "3", "toy").to_dict() for n in range(len(plans))]
+
+    def torchrec(task, plans, launch):
+        calls.append(f"torchrec/{launch}")
+        return [2.0 * n + 2 for n in range(len(plans))]
 
     monkeypatch.setattr(validity.real_step, "run", run)
     monkeypatch.setattr(validity.namespaces, "why_not", lambda: "")
     monkeypatch.setattr(validity, "measured_costs", measured)
+    monkeypatch.setattr(validity, "torchrec_ms", torchrec)
     return calls
 
 
@@ -47,45 +61,99 @@ def start(validity, monkeypatch, capsys, *arguments):
 
 
 def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, monkeypatch, capsys, tmp_path):
-    given = ("--out", tmp_path, "--tasks", "tiny-v1/1", "--plans", 5, "--rounds", 2)
+    given = ("--out", tmp_path, "--tasks", "tiny-v1/1", "--plans", 6, "--links", 500)
+    given += ("--real-rounds", 2, "--real-steps", 3)
     stopped = start(validity, monkeypatch, capsys, *given, "--minutes", 0)
     assert "the same command goes on" in stopped.err
     assert asked == []
-    folder = tmp_path / "task-0"
-    assert ShardingTask.load(folder / "task.json").num_devices == 2
-    assert 3 <= len(validity.read_plans(folder)[1]) <= 5
-    done = json.dumps({"task-0/real/0": [1.0] * len(validity.read_plans(folder)[1])})
-    (tmp_path / "results.json").write_text(done)
-    rows = json.loads(start(validity, monkeypatch, capsys, *given, "--json").out)
-    measured = [[("measured", n), ("modelled", n)] for n in range(2)]
-    assert asked == [*measured[0], ("real", 1), ("real", 2), *measured[1], ("real", 3)]
-    by_cost = {row["cost"]: row for row in rows if row["plans"] == "all"}
-    assert by_cost["fbgemm, exchanges measured"]["tau"] == pytest.approx(1)
-    assert by_cost["fbgemm, exchanges measured"]["regret"] == 0
+    content = validity.load(tmp_path / TINY)
+    assert content["kinds"][0] == "best"
+    assert 3 <= len(content["plans"]) <= 6
+    content["done"] = {"real/0": [n + 1.0 for n in range(len(content["plans"]))]}
+    validity.save(tmp_path / TINY, content)
+    tables = json.loads(start(validity, monkeypatch, capsys, *given, "--json").out)
+    assert asked == ["fbgemm/0", "real/1", "real/2", "fbgemm/1", "real/3"]
+    by_cost = {row["cost"]: row for row in tables["2 devices, against real steps"]}
+    assert by_cost["fbgemm"]["tau"] == by_cost["real"]["tau"] == [pytest.approx(1)]
+    assert by_cost["fbgemm"]["behind"] == [pytest.approx(0)]
+    assert by_cost["fbgemm"]["level"] == [pytest.approx(1)]
     start(validity, monkeypatch, capsys, *given)
-    assert len(asked) == 7
+    assert len(asked) == 5
+
+    with_torchrec = start(validity, monkeypatch, capsys, *given, "--torchrec", "--json").out
+    assert asked[5:] == ["torchrec/0", "torchrec/1"]
+    rows = json.loads(with_torchrec)["2 devices, against torchrec steps"]
+    assert [row["cost"] for row in rows[:3]] == ["torchrec", "real", "fbgemm"]
+    assert [row["level"] for row in rows[:3]] == [[pytest.approx(level)] for level in (1, 0.5, 0.5)]
+    assert start(validity, monkeypatch, capsys, "--out", tmp_path, "--report", "--json").out == with_torchrec
+    assert "| fbgemm" in start(validity, monkeypatch, capsys, "--out", tmp_path, "--report").out
 
 
-def test_a_cost_is_held_against_both_halves(validity):
+@pytest.mark.torchrec
+def test_everything_runs_for_real(validity, monkeypatch, capsys, tmp_path):
+    pytest.importorskip("torchrec", reason="needs TorchRec")
+    if reason := validity.namespaces.why_not():
+        pytest.skip(reason)
+    monkeypatch.setattr(validity, "_TORCHREC_ROUNDS", 1)
+    given = ("--out", tmp_path, "--tasks", "tiny-v1/1", "--plans", 4, "--real-rounds", 1, "--real-steps", 1)
+    tables = json.loads(start(validity, monkeypatch, capsys, *given, "--torchrec", "--json").out)
+    for truth in ("real", "torchrec"):
+        rows = {row["cost"]: row for row in tables[f"2 devices, against {truth} steps"]}
+        assert rows["fbgemm"]["tasks"] == 1
+        assert 0.2 < rows["fbgemm"]["level"][0] < 5
+
+
+def test_the_committed_study_is_whole(validity):
+    report = sys.modules["validity_report"]
+    files = sorted((Path(__file__).parents[2] / "studies" / "validity" / "data").glob(f"*{validity.ENDING}"))
+    contents = [validity.load(file) for file in files]
+    on_two = [content for content in contents if content["task"]["topology"]["num_devices"] == 2]
+    assert sorted(content["name"] for content in on_two) == sorted(validity.chosen_tasks())
+    assert sum(content["task"]["topology"]["num_devices"] == 8 for content in contents) == 2
+    assert all(len(content["plans"]) == 14 for content in contents)
+    found = report.read(files[0])
+    assert found.ms["fbgemm"].shape == found.ms["real"].shape == (2, 14)
+
+
+def test_a_cost_is_held_against_both_halves(agree):
     real = np.array([[10.0, 20.0, 40.0], [10.0, 20.0, 40.0]])
-    same = validity.agreement(real / 2, real)
+    same = agree.agreement(real / 2, real)
     assert (same["tau"], same["regret"], same["level"]) == (1, 0, 0.5)
     assert same["slope"] == pytest.approx(1)
-    turned = validity.agreement(real[:, ::-1].copy(), real)
+    turned = agree.agreement(real[:, ::-1].copy(), real)
     assert (turned["tau"], turned["regret"]) == (-1, 3)
+
+
+def test_close_pairs_are_those_that_real_steps_have_close(agree):
+    real = np.array([100.0, 104.0, 108.0, 200.0])
+    assert agree.close_pairs(np.array([1.0, 2.0, 3.0, 0.0]), real) == 1
+    assert agree.close_pairs(np.array([2.0, 1.0, 3.0, 4.0]), real) == 0.5
+    assert np.isnan(agree.close_pairs(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
+
+
+def test_the_tasks_are_two_of_each_measured_suite(validity):
+    names = validity.chosen_tasks()
+    assert len(set(names)) == 12
+    for suite in validity.SUITES:
+        first, second = (name for name in names if name.startswith(f"{suite}/"))
+        tasks = validity.load_suite(suite)
+        lookups = [sum(table.pooling_factor for table in tasks[n].tables) for n in range(12)]
+        least, median = lookups[int(first.split("/")[1])], lookups[int(second.split("/")[1])]
+        assert least < median <= max(lookups)
 
 
 def test_half_of_the_neighbours_are_worse_than_any_noise(validity):
     task = validity.load_suite("quick-v1")[0]
-    plans = validity.choose_plans(task, 10)
-    assert len(plans) == 10
+    plans = validity.choose_plans(task, 12)
+    assert len(plans) == 12
     oracle = validity.make_cost("simulator")
     totals = [cost.total_ms for cost in oracle.evaluate(task, [plan for _, plan in plans])]
-    known = [total for (kind, _), total in zip(plans, totals, strict=True) if "neighbour" not in kind]
+    assert plans[0][0] == "best"
     for name, low, high in (("neighbour", 1.0, 1.1), ("worse neighbour", 1.1, 2.0)):
-        ratios = [total / min(known) for (kind, _), total in zip(plans, totals, strict=True) if kind == name]
+        ratios = [total / totals[0] for (kind, _), total in zip(plans, totals, strict=True) if kind == name]
         assert len(ratios) >= 2
         assert all(low <= ratio < high for ratio in ratios)
+    assert sum(validity.has_cuts(plan, task) for _, plan in plans) >= 6
 
 
 def test_a_cut_gives_both_devices_half_of_the_widest_shards(validity):

@@ -52,7 +52,8 @@ def whole_table_ms(task: ShardingTask, cost: CostModel) -> Floats:
 def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Floats:
     """Return forward plus backward compute of each of n shards alone on a device, in ms, quantized, shape (n,).
 
-    One query: a plan for a made-up task, whose tables are the shards, one on each of as many devices.
+    A query is a plan for a made-up task, whose tables are the shards, one on each of as many devices. There is one
+    query, or as many as it takes with `cost.max_devices` each.
 
     Args:
         task: of the shards.
@@ -69,13 +70,18 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
         dataclasses.replace(task.table(shard.table), name=f"shard {n}", embedding_dim=shard.num_columns)
         for n, shard in enumerate(shards)
     )
-    apart = dataclasses.replace(
-        task, tables=tables, topology=task.topology.roomy(len(tables)), step_memory=None, name=""
-    )
-    try:
-        (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
-    except InputError as error:  # of a table that its user knows by another name
-        raise InputError(re.sub(r"'shard (\d+)'", lambda n: f"'{shards[int(n[1])].table}'", str(error))) from None
-    if not answer.feasible:
-        raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-    return quantized(answer.compute_ms)
+    most = cost.max_devices or len(tables)
+    parts = []
+    for start in range(0, len(tables), most):
+        some = tables[start : start + most]
+        apart = dataclasses.replace(
+            task, tables=some, topology=task.topology.roomy(len(some)), step_memory=None, name=""
+        )
+        try:
+            (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(some)))])
+        except InputError as error:  # of a table that its user knows by another name
+            raise InputError(re.sub(r"'shard (\d+)'", lambda n: f"'{shards[int(n[1])].table}'", str(error))) from None
+        if not answer.feasible:
+            raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
+        parts.append(answer.compute_ms)
+    return quantized(np.concatenate(parts))

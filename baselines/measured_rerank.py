@@ -41,7 +41,7 @@ class MeasuredRerank:
     cost model that this solver makes for itself: never the judge, and with another seed of ids.
 
     Example:
-        >>> solver = MeasuredRerank("neuroshard", measurer="fbgemm", measurer_settings={"version": "2"})
+        >>> solver = MeasuredRerank("neuroshard", measurer="fbgemm", measurer_settings={"rounds": 3})
         >>> plan = solver.solve(task, cost)                                # doctest: +SKIP
 
     Args:

@@ -215,9 +215,14 @@ class EvaluatedDeviceSets(DeviceSets):
         return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self.shards.task, plans)]))
 
     def _price(self, first: int, last: int) -> Floats:
-        task, plan = self.shards.with_own_tables([self.members(number) for number in range(first, last)])
-        (cost,) = self._cost.evaluate(task, [plan])
-        return quantized(cost.per_device[:, COMPUTE_COLUMNS])
+        most = self._cost.max_devices or last - first
+        parts = []
+        for start in range(first, last, most):
+            numbers = range(start, min(start + most, last))
+            task, plan = self.shards.with_own_tables([self.members(number) for number in numbers])
+            (cost,) = self._cost.evaluate(task, [plan])
+            parts.append(cost.per_device[:, COMPUTE_COLUMNS])
+        return quantized(np.concatenate(parts))
 
 
 @jit

@@ -131,6 +131,8 @@ def touched_by(served: float, accesses: float, run_length: float) -> float:
 
 def _whole_distinct_rows(table: EmbeddingTable, batch_size: int, served: float) -> float:
     """Return the expected distinct rows of all of a table."""
+    if served == 0:  # of a device without samples
+        return 0.0
     rows = table.num_embeddings
     ids = batch_size * table.pooling_factor * served
     draws = ids / table.run_length

@@ -65,15 +65,6 @@ def _of_histogram(table: EmbeddingTable, histogram: tuple[float, ...], batch_siz
     return Cells(sizes, masses / masses.sum())
 
 
-def leading_share(cells: Cells, rows: float) -> float:
-    """Return the share of a table's lookups that the most popular rows get, of cells with the most popular first."""
-    if rows <= 0:
-        return 0.0
-    ends = np.concatenate([[0.0], np.cumsum(cells.sizes)])
-    sums = np.concatenate([[0.0], np.cumsum(cells.masses)])
-    return float(np.interp(rows, ends, sums))
-
-
 def missed_share(cells: Cells, draws: float, capacity: float) -> float:
     """Return which part of the distinct rows that a batch touches is not in a cache that earlier batches have filled.
 

@@ -171,3 +171,9 @@ def test_ranges_that_follow_each_other_are_counted_at_once(law, served):
         np.testing.assert_allclose(access_by_range(table, edges), shares, rtol=1e-9)
         distinct = [distinct_rows(table, 4096, *of, served) for of in ranges]
         np.testing.assert_allclose(distinct_by_range(table, 4096, edges, served), distinct, rtol=1e-9)
+
+
+def test_a_device_without_samples_touches_no_rows():
+    """Eight samples on nine devices; its share of the batch is zero."""
+    histogram = table(UniformIds(), rows=100, reuse_histogram=(1.0,) + (0.0,) * 16)
+    assert distinct_by_range(histogram, 8, np.array([0, 50, 100]), 0.0).tolist() == [0.0, 0.0]

@@ -32,7 +32,9 @@ from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 
 #: Arguments of environments that a solver sets itself.
-_OWN_ARGUMENTS = ("suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "sampling", "reward", "render_mode")
+_OWN_ARGUMENTS = (
+    "suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "sampling", "reward", "plans", "render_mode",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -11,6 +11,7 @@ from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Return of an episode that ends without a plan; nobody sees it.
 _PENALTY_MS = -1e9
@@ -72,7 +73,7 @@ class AnyGame:
         self._actions[moments.episodes] = chosen
         ends = self._game.step(moments.episodes, self._actions, self._actions.tolist()).ends
         for row, end in ends.items():
-            self._step_ms[row] = end["cost_ms"]
+            self._step_ms[row] = quantized(end["cost_ms"])
             self.reason = self.reason or end.get("reason", "")
         if ends:
             self._going = self._going[~self._game.ended[self._going]]

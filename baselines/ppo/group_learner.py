@@ -72,7 +72,8 @@ class GroupLearner(Learner):
     Args:
         network: to be trained.
         tasks: to train on.
-        oracle: what costs come from; every placement counts as a query.
+        oracle: what costs come from; every placement of a played episode counts as a query. What the teacher asks does
+            not.
         steps: of training in all.
         settings: how.
         episodes: of each of these tasks.
@@ -167,6 +168,7 @@ class GroupLearner(Learner):
         stuck = 0
         for position in rng.permutation(positions)[: settings.tasks].tolist():
             played = self._episodes[position].play(self.network, settings.episodes, rng, keep=True)
+            self.oracle.queries += sum(len(part.chosen) for part in played.decisions)
             known = np.isfinite(played.step_ms)
             stuck += int(np.count_nonzero(~known))
             if not known.any():
@@ -175,7 +177,6 @@ class GroupLearner(Learner):
             logs[~known] = logs[known].max() + _STUCK
             better = (logs.mean() - logs) / (logs.std() + _LEAST_SPREAD)
             decisions = _joined(played.decisions)
-            self.oracle.queries += len(decisions.chosen)
             parts.append(decisions)
             gained.append(better[decisions.episodes])
             costs.append(logs.mean() - logs.min())

@@ -16,18 +16,19 @@ from shardgym.costs.shard_keys import ShardKey
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
 from shardgym.task import ShardingTask
+from shardgym.topology import Topology
 
 
 def group_sizes(task: ShardingTask) -> list[int]:
     """Return the sizes of groups that a task allows and that have room for its tables, the largest first.
 
-    Groups are whole nodes. There are none where the task does not allow them, where a step counts against memory, or
-    where devices differ in memory.
+    Groups are whole nodes, and two devices or more. There are none where the task does not allow them, where a step
+    counts against memory, or where devices differ in memory.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     if task.group_sync_interval is None or task.step_memory is not None or len(set(task.capacity_bytes)) > 1:
         return []
-    sizes = (size for size in range(devices // 2, domain - 1, -1) if devices % size == 0 and size % domain == 0)
+    sizes = (size for size in range(devices // 2, max(domain, 2) - 1, -1) if devices % size == 0 and size % domain == 0)
     return [size for size in sizes if task.total_bytes <= size * task.capacity_bytes[0]]
 
 
@@ -91,6 +92,10 @@ class GroupCosts(AdditiveCosts):
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         return self._costs.operator_ms(sums, counts)
+
+    def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
+        """See `AdditiveCosts`: of the task of a group."""
+        return self._costs.all_to_all_links(task)
 
     def exchanges_in_groups(self, number: int, groups: int, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `NumberedShards`: those of a group, and the exchange of weights with the other groups."""

@@ -367,7 +367,7 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
     powers = COLUMN_UNIT * 2 ** np.arange(40)
     priced: Ints = np.union1d(np.flatnonzero(np.isin(shards.columns, powers)), shards.whole)
     ms: Floats = np.zeros((len(shards), 2))
-    step = _SHARDS_IN_HURRY if budget.limited else _SHARDS_PER_QUERY
+    step = min(_SHARDS_IN_HURRY if budget.limited else _SHARDS_PER_QUERY, cost.max_devices or _SHARDS_PER_QUERY)
     for start in range(0, len(priced), step):
         budget.check()
         rows = priced[start : start + step]

@@ -288,9 +288,10 @@ def plot(paths: tuple[str, ...], file_format: str, out: Path, as_json: bool) -> 
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
     SUITE-JUDGE-profile: share of plans within a factor of the best one of their task. SUITE-JUDGE-pareto: cost against
-    median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Needs matplotlib.
+    median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Where several tables are of one
+    suite and judge, names have the hardware as well. Needs matplotlib.
     """
     rankings = [rank(board) for board in load_boards(paths or ("results",))]
-    files = [str(file) for ranking in rankings for file in write_plots(ranking, out, file_format)]
+    files = [str(file) for file in write_plots(rankings, out, file_format)]
     answer(as_json, {"files": files}, "\n".join(files))
     return 0

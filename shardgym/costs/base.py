@@ -74,6 +74,14 @@ class CostModel(abc.ABC):
     def hardware(self) -> str:
         """Tag of the hardware that the times are of; times of different tags are never compared."""
 
+    @property
+    def max_devices(self) -> int | None:
+        """The most devices that a task may have; None where there is no such limit.
+
+        Solvers ask for no more in one query when they price shards alone, each on a device of a made-up task.
+        """
+        return None
+
     @abc.abstractmethod
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Return the costs of feasible plans. Called by `evaluate`; this is what a subclass implements.

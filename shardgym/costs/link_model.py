@@ -417,8 +417,3 @@ def _bytes_in_all(topology: Topology, sent_bytes: Ints | Floats) -> Floats:
 def shipped_model() -> LinkModel:
     """Return the model that comes with the package."""
     return LinkModel.load(Path(__file__).with_name("link_model.json"))
-
-
-def model_fitted_on(hardware: str) -> LinkModel | None:
-    """Return the model that was fitted on hardware of a tag; None when none ships for it."""
-    return shipped_model() if shipped_model().hardware == hardware else None

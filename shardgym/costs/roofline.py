@@ -389,6 +389,8 @@ class AdditiveRoofline(AdditiveCosts):
         self._override = hardware
         self._calibration = calibration
         self.bounded = calibration is None
+        self.groups = calibration is None
+        self._factors = 1.0 if calibration is None else np.array(calibration.roofline)
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`: on GPUs they are."""
@@ -432,15 +434,15 @@ class AdditiveRoofline(AdditiveCosts):
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        factors = 1.0 if self._calibration is None else np.array(self._calibration.roofline)
-        return np.where(counts[..., None] > 0, factors * (sums[..., :2] + self.operator_ms(sums, counts)), 0.0)
+        work_ms = self._factors * sums[..., :2] + self.operator_ms(sums, counts)
+        return np.where(counts[..., None] > 0, work_ms, 0.0)
 
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`: the fixed costs of a device."""
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
         numbers = np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
-        fixed_ms: Floats = _FIXED_MS[numbers]
+        fixed_ms: Floats = self._factors * _FIXED_MS[numbers]
         return fixed_ms
 
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:

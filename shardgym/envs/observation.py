@@ -141,8 +141,9 @@ def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: F
 def _devices(placements: Placements) -> Float32s:
     features = placements.catalog.task["devices"][placements.task]
     exists = features[:, :, 0]
-    # Devices that do not exist use 0 of -1 bytes, so no division by zero occurs.
-    used = placements.loads[:, :, BYTES] / placements.capacity
+    # Devices that do not exist use 0 of -1 bytes; one whose memory is all reserved is full.
+    capacity = placements.capacity
+    used = np.divide(placements.loads[:, :, BYTES], capacity, out=np.ones(capacity.shape), where=capacity != 0)
     np.subtract(exists, used, out=features[:, :, 1], casting="same_kind")
     # Halves duplicate optimiser state per row, so loads may add up to more than the bytes of the task.
     shares = placements.loads / placements.scale[:, None, :]

@@ -378,6 +378,11 @@ class _RemoteCost(CostModel):
         self.name = cost.name  # type: ignore[misc]
         self.version = cost.version  # type: ignore[misc]
         self.deterministic = cost.deterministic  # type: ignore[misc]
+        self.learned = cost.learned  # type: ignore[misc]
+        self.replicas = cost.replicas  # type: ignore[misc]
+        self.unpooled = cost.unpooled  # type: ignore[misc]
+        self.host_memory = cost.host_memory  # type: ignore[misc]
+        self.row_tiers = cost.row_tiers  # type: ignore[misc]
         self._cost = cost
         self._ask = ask
 
@@ -385,6 +390,11 @@ class _RemoteCost(CostModel):
     def hardware(self) -> str:
         """Tag of the hardware that the times are of."""
         return str(self._answer({"task": "", "plans": []})["hardware"])
+
+    @property
+    def max_devices(self) -> int | None:
+        """Of the oracle."""
+        return self._cost.max_devices
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the oracle."""

@@ -153,7 +153,7 @@ class Board:
     def measurements(self) -> dict[str, tuple[int, ...]]:
         """The indices of the tasks of each measurement, by its hardware and the seed of its ids; one unless joined."""
         keys = {file.first_task: file.key for file in self.files}
-        seeds = {first: json.loads(key.judge_settings).get("seed") for first, key in keys.items()}
+        seeds = {first: json.loads(key.judge_settings).get("seed", 0) for first, key in keys.items()}
         found = {}
         for first, key in keys.items():
             ids = f" with ids of seed {seeds[first]}" if len(set(seeds.values())) > 1 else ""

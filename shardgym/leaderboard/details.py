@@ -103,7 +103,8 @@ def pareto_front(times: Floats, costs: Floats) -> Bools:
 
 def _group_ratio(ranking: Ranking, row: int, tasks: Bools) -> GroupRatio:
     """Compare the costs of a row with those of the base on some tasks of the board."""
-    places = [[place for place in same if tasks[place]] for same in ranking.board.same_tasks]
+    kept = tasks & np.isfinite(ranking.base_ms) if ranking.has_base else tasks
+    places = [[place for place in same if kept[place]] for same in ranking.board.same_tasks]
     logs = np.log(ranking.counted_ms[row] / ranking.base_ms).mean(axis=0)
     logs = over_measurements(logs, [same for same in places if same])
     logs = logs[np.isfinite(logs)]
@@ -166,6 +167,8 @@ def _width_group(task: ShardingTask) -> tuple[int, str]:
 
 def _tightness_group(task: ShardingTask) -> tuple[int, str]:
     """Return number and name of a group."""
+    if task.total_bytes > task.total_capacity_bytes:  # rows lie in the memory of hosts, or on SSDs
+        return len(_TIGHTNESS) + 1, "memory above 100 %"
     share = task.total_bytes / task.total_capacity_bytes
     number = sum(share >= limit for limit in _TIGHTNESS)
     ends = [f"{100 * limit:.0f}" for limit in (0.0, *_TIGHTNESS, 1.0)]

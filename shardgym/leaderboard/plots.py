@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ from shardgym.leaderboard.tables import title
 _PROFILE_END = 2.0
 
 
-def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> list[Path]:
-    """Write the plots of a ranking; a plot that has nothing to show is left out.
+def write_plots(rankings: Sequence[Ranking], folder: Path, file_format: str = "svg") -> list[Path]:
+    """Write the plots of rankings; a plot that has nothing to show is left out.
 
     Args:
-        ranking: what to plot.
+        rankings: what to plot.
         folder: where files are written; made if need be.
         file_format: one of `PLOT_FORMATS`.
 
     Returns:
-        The files: SUITE-JUDGE-profile, -pareto and -groups.
+        The files of each: SUITE-JUDGE-profile, -pareto and -groups. Names of several boards of one suite and judge have
+        the hardware as well, and a number where that is the same, too.
 
     Raises:
         UnknownNameError: no such format.
@@ -41,9 +42,26 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
     if file_format not in PLOT_FORMATS:
         raise UnknownNameError("format", file_format, PLOT_FORMATS)
     make_folder(folder)
-    key = ranking.board.key
-    place = [] if ranking.board.place is None else [ranking.board.place]
-    stem = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join([key.suite, key.judge, *place])).strip("-.")
+    keys = [ranking.board.key for ranking in rankings]
+    places = [ranking.board.place or "" for ranking in rankings]
+    names = [_file_name(key.suite, key.judge, place) for key, place in zip(keys, places, strict=True)]
+    names = [
+        name if names.count(name) == 1 else _file_name(name, key.hardware)
+        for name, key in zip(names, keys, strict=True)
+    ]
+    files = []
+    for number, (ranking, name) in enumerate(zip(rankings, names, strict=True)):
+        stem = name if names.count(name) == 1 else f"{name}-{1 + names[:number].count(name)}"
+        files += _write(ranking, folder / stem, file_format)
+    return files
+
+
+def _file_name(*parts: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.")
+
+
+def _write(ranking: Ranking, stem: Path, file_format: str) -> list[Path]:
+    """Write the plots of one ranking; returns the files."""
     details = Details.of(ranking)
     drawn: dict[str, tuple[float, Callable[[Any], None]]] = {}
     if details.solvers and any(row.tasks for row in ranking.rows):
@@ -54,7 +72,7 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
         drawn["groups"] = height, lambda figure: _draw_groups(figure, details)
     files = []
     for name, (height, draw) in drawn.items():
-        path = folder / f"{stem}-{name}.{file_format}"
+        path = stem.with_name(f"{stem.name}-{name}.{file_format}")
         save_figure(path, height, draw, title(ranking))
         files.append(path)
     return files

@@ -150,7 +150,7 @@ def export_plan(
     for table in task.tables:
         path, _ = split_name(table.name)
         members_at.setdefault(path, []).append(cut_of(plan, task, table, ranks))
-    unpooled = {path for path, members in members_at.items() if _is_unpooled(task, members)}
+    unpooled = [path for path, members in members_at.items() if _is_unpooled(task, members)]
     notes = []
     for path in unpooled:
         before = members_at[path]
@@ -271,14 +271,17 @@ def _check_mean_pooling(task: ShardingTask, types: dict[str, Kind], mean: set[st
 def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
     """Say which tables train otherwise than the task says."""
     notes = []
+    optimizers = {cut.name: task.optimizer_of(task.table(cut.name)) for cut in cuts}
     copies = [cut.name for cut in cuts if cut.kind == "data_parallel"]
-    if copies:
+    for optimizer in dict.fromkeys(optimizers[name] for name in copies):
         notes.append(
-            f"{_named(copies)} data parallel: the kernel is dense, which fused_params does not reach; train it with an "
-            f"optimiser as for dense parameters, '{task.optimizer}' by the task"
+            f"{_named([name for name in copies if optimizers[name] == optimizer])} data parallel: the kernel is dense, "
+            "which fused_params does not reach; train it with an optimiser as for dense parameters, "
+            f"'{optimizer}' by the task"
         )
     narrow = [cut.name for cut in cuts if len({shard.columns for shard in cut.shards}) > 1]
-    if narrow and task.optimizer == "rowwise_adagrad":
+    narrow = [name for name in narrow if optimizers[name] == "rowwise_adagrad"]
+    if narrow:
         notes.append(
             f"{_named(narrow)} cut by columns, and the optimiser is row-wise Adagrad: each piece has its own state per "
             "row, so that it trains otherwise than the whole table; adagrad and exact_sgd train the same"

@@ -150,3 +150,20 @@ def test_recorded_ids_that_are_missing_are_of_the_users_table():
     recorded = dataclasses.replace(task, tables=(*task.tables[:-1], last))
     with pytest.raises(InputError, match=f"table '{last.name}': recorded ids need 'absent.pt'"):
         LPTWhole().solve(recorded, make_cost("replay"))
+
+
+class UpToFour(CountingRoofline):
+    """Prices tasks of four devices or fewer, as a cost that runs a process for each."""
+
+    max_devices = 4
+
+    def score(self, task, plans):
+        assert task.num_devices <= 4
+        return super().score(task, plans)
+
+
+@pytest.mark.parametrize("name", ["lpt_whole", "lpt", "column_greedy", "neuroshard", "neuroshard_plus"])
+def test_a_query_has_no_more_devices_than_the_cost_prices(name):
+    task = task_of([(1000 + n, 16, 2.0 + n) for n in range(7)], (2**20,) * 2)
+    plans = [make_solver(name).solve(task, cost) for cost in (UpToFour(), CountingRoofline())]
+    assert plans[0] == plans[1]

@@ -254,6 +254,7 @@ def test_a_policy_keeps_the_rules_of_solvers_and_stands_on_a_board(tmp_path, mon
         ((None, TABLE), {}, "policy: expected one of stable-baselines3, TorchRL or RLlib, or a function"),
         ((lookahead, TABLE, 0), {}, "samples 0 is not a whole number from 1 on"),
         ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: is set where a task is solved"),
+        ((lookahead, TABLE), {"plans": False}, "plans: is set where a task is solved"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, settings, message):

@@ -155,7 +155,8 @@ def test_on_cuda_replicas_cost_infinity():
     with make_cost("fbgemm", device="cuda", comm="modelled", **QUICK) as cost:
         cost._pool = ToyPool()
         refused, apart = cost.evaluate(TASK, [replicated, APART])
-    assert "measures replicas on CPUs only" in refused.reason
+        assert not cost.replicas  # so environments do not offer them
+    assert refused.reason.startswith("cost 'fbgemm' prices no replicas, and table 'a' is held by devices 0, 1: ")
     assert refused.total_ms == np.inf
     assert apart.feasible
 

@@ -92,6 +92,14 @@ def test_the_early_device_waits_in_a_modelled_exchange():
     assert phases.noise == 0
 
 
+def test_noise_is_that_of_the_total():
+    """The exchange of ids alone varies: where it is hidden, nothing of the total does."""
+    calm, odd = (steps(values_exchange=[ms, ms], forward=[3, 8]) for ms in (2, 9))
+    some = calm._replace(parts_ms=np.concatenate([calm.parts_ms, odd.parts_ms]))
+    assert phases_of(TASK, some, None).noise > 0.1
+    assert phases_of(TASK, some, None, ids_hidden=True).noise == 0
+
+
 def test_timed_exchanges_count_as_they_are():
     some = steps(values_exchange=[3, 2], group_ids=[1, 0], forward=[3, 8], output_exchange=[6, 1], backward=[9, 4])
     assert phases_of(TASK, some, None).per_device.tolist() == [[4, 3, 6, 0, 9], [2, 8, 1, 0, 4]]

@@ -7,7 +7,6 @@ from shardgym import InputError, Topology
 from shardgym.costs.gpu.cards import card
 from shardgym.costs.gpu.collectives import (
     CollectiveConstants,
-    all_gather_ms,
     all_reduce_ms,
     reduce_scatter_ms,
 )
@@ -40,7 +39,6 @@ def test_a_reduce_scatter_in_one_node_by_hand():
     # at 0.8 x 450 GB/s: 1.2743 us.
     found = reduce_scatter_ms(gpus("h100", 8), np.array([0.0, 524288.0]), ROUND)
     assert found == pytest.approx([0.016, 0.0412743], rel=1e-4)
-    assert all_gather_ms(gpus("h100", 8), np.array([0.0, 524288.0]), ROUND).tolist() == found.tolist()
 
 
 def test_a_reduce_scatter_between_nodes_is_bound_by_the_slower_of_nvlink_and_all_cards_of_a_node():
@@ -78,13 +76,13 @@ def test_an_all_reduce_by_hand():
 
 
 def test_switches_that_add_up_beat_a_ring_inside_of_a_node():
-    both = reduce_scatter_ms(gpus("h100", 8), np.array(LARGE)) + all_gather_ms(gpus("h100", 8), np.array(LARGE))
+    both = 2 * reduce_scatter_ms(gpus("h100", 8), np.array(LARGE))  # an all-gather takes as long
     assert all_reduce_ms(gpus("h100", 8), np.array(LARGE)) < 0.9 * both
-    both = reduce_scatter_ms(gpus("a100", 8), np.array(LARGE)) + all_gather_ms(gpus("a100", 8), np.array(LARGE))
+    both = 2 * reduce_scatter_ms(gpus("a100", 8), np.array(LARGE))
     assert all_reduce_ms(gpus("a100", 8), np.array(LARGE)) == pytest.approx(both, rel=1e-3)
 
 
-@pytest.mark.parametrize("function", [reduce_scatter_ms, all_gather_ms, all_reduce_ms])
+@pytest.mark.parametrize("function", [reduce_scatter_ms, all_reduce_ms])
 def test_more_bytes_and_more_nodes_take_longer(function):
     sizes = 2.0 ** np.arange(8, 36).reshape(4, 7)
     one = function(gpus("h100", 8), sizes)

@@ -408,3 +408,25 @@ def test_ids_of_replicas_stay_where_they_are():
     one, none = (found.per_device[:, 0] for found in cost.evaluate(task, plans))
     assert one.tolist() == [placed(cost, [Shard.whole(TABLE, 0)], 8).per_device[0, 0], *[0] * 7]
     assert not none.any()
+
+
+def test_nodes_of_a_task_stay_nodes_with_the_links_of_another_card():
+    """A GB200 has 71 others beside it; a task in nodes of 8 is cut by these, and its groups are made of them."""
+    task = ShardingTask(
+        tuple(copies(TABLE, 16)), Topology.preset("dgx-h100", 16), batch_size=16_384, group_sync_interval=10
+    )
+    sums = ShardingPlan.of(
+        task,
+        [Shard(f"t{n}", (r * 62_500 // 8, (r + 1) * 62_500 // 8), (0, 64), r) for n in range(16) for r in range(8)],
+    )
+    grouped = ShardingPlan.of(task, [Shard.whole(table, n % 8, n % 8 + 8) for n, table in enumerate(task.tables)], 8)
+    h100, gb200 = (make_cost("gpu", hardware=name).evaluate(task, [sums, grouped]) for name in ("h100", "gb200"))
+    for slow, fast in zip(h100, gb200, strict=True):
+        assert fast.feasible
+        assert 0 < fast.per_device[:, 2:4].max() < slow.per_device[:, 2:4].max()
+
+
+def test_nodes_larger_than_those_of_a_card_are_refused():
+    task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 16), batch_size=16_384)
+    with pytest.raises(InputError, match="2 of these cards share fast links, and nodes of the task have 8 devices"):
+        make_cost("gpu", hardware="h100-pcie").evaluate(task, [ShardingPlan.table_wise(task, [0])])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
-from shardgym.costs.link_model import LinkModel, StepWork, model_fitted_on, shipped_model
+from shardgym.costs.link_model import LinkModel, StepWork
 from shardgym.costs.links import (
     COLUMNS,
     DOMAIN_ROW_COLUMNS,
@@ -181,11 +181,6 @@ def test_without_overheads_and_with_equal_devices_it_is_the_plain_model():
     work = StepWork(none, none, none, compute_ms[..., 0], none, none, compute_ms[..., 1])
     ours = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, loads)
     np.testing.assert_allclose(np.stack(ours), np.stack(plain), rtol=1e-12)
-
-
-def test_the_shipped_model_is_of_its_own_hardware_only():
-    assert model_fitted_on(shipped_model().hardware) == shipped_model()
-    assert model_fitted_on("somewhere-else") is None
 
 
 def test_one_device_exchanges_nothing():

@@ -1,11 +1,14 @@
 """Observations against figures worked out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from env_toys import play
 
 from shardgym.envs.env import TableWiseEnv
 from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
+from shardgym.step_memory import StepMemory
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -72,3 +75,12 @@ def test_a_task_without_lookups_and_a_device_filled_to_the_byte_stay_finite():
     settings = {"task": task, "order": "lookup", "max_devices": 1}
     observe(**settings)
     assert observe([0], **settings)["devices"].tolist() == [1, 0, 1, 1, 1, 0, 1]
+
+
+def test_a_device_whose_memory_is_all_reserved_is_full():
+    topology = dataclasses.replace(TASK.topology, memory_bytes=(2**20, 1024))
+    reserved = dataclasses.replace(TASK, topology=topology, step_memory=StepMemory(reserved_bytes=(0, 1024)))
+    assert reserved.capacity_bytes[1] == 0
+    devices = dict(zip(DEVICE_FEATURES, observe(task=reserved)["devices"].reshape(3, -1).T, strict=True))
+    assert devices["exists"].tolist() == [1, 1, 0]
+    assert devices["free_share"].tolist() == [1, 0, 0]

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 
-from shardgym import ShardingPlan
+from shardgym import Shard, ShardingPlan
 from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, read_records, verify
@@ -205,6 +205,25 @@ class Asks(Halves):
         return plan
 
 
+class WithReplicas(DriftingCost):
+    """Measures, and prices replicas."""
+
+    name = THIS + "WithReplicas"
+    replicas = True
+    max_devices = 3
+
+
+class AsksOfReplicas(Halves):
+    """Asks such an oracle for a plan in which all devices hold a table."""
+
+    def solve(self, task, cost, seed=0):
+        first, *others = task.tables
+        copied = ShardingPlan.of(task, [Shard.whole(first, 0, 1), *map(Shard.whole, others, (0, 1, 1))])
+        (answer,) = cost.evaluate(task, [copied])
+        assert (answer.feasible, cost.max_devices) == (True, 3)
+        return super().solve(task, cost)
+
+
 def run(out, *names, limit=3, **options):
     options = {"judge": CountCost(), "oracle": "roofline", "timeout_s": 1.5} | options
     return evaluate(ToySuite(toy_tasks()), [THIS + name for name in names], out=out, limit=limit, **options)
@@ -310,6 +329,11 @@ def test_an_oracle_that_measures_stays_with_the_run(tmp_path):
     (record,) = run(tmp_path, "Asks", oracle=oracle, limit=1)
     assert record.status == "ok", record.reason
     assert oracle.calls == [("toys/0", 1)]
+
+
+def test_a_solver_sees_what_a_measured_oracle_can_price(tmp_path):
+    (record,) = run(tmp_path, "AsksOfReplicas", oracle=WithReplicas("lab"), limit=1)
+    assert record.status == "ok", record.reason
 
 
 def test_threads_that_ask_a_measured_oracle_get_the_answers_to_their_own_questions(tmp_path):

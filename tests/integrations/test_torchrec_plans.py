@@ -157,6 +157,12 @@ def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
     to_torchrec(mixed(adagrad), adagrad)
     [note] = caplog.messages
     assert note.startswith("table 'users.id' is cut by columns, and the optimiser is row-wise Adagrad: each piece has")
+    caplog.clear()
+    # Tables may have optimisers of their own.
+    others = tuple(dataclasses.replace(t, optimizer="exact_sgd") if t.name == "users.id" else t for t in task.tables)
+    adagrad = dataclasses.replace(adagrad, tables=others)
+    to_torchrec(mixed(adagrad), adagrad)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from test_ranking import TASKS, board_of, record
 
@@ -12,7 +13,7 @@ from shardgym.cli import main
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.details import Details
+from shardgym.leaderboard.details import Details, _group_ratio
 from shardgym.leaderboard.notes import cautions, notes
 from shardgym.leaderboard.ranking import BASE
 from shardgym.leaderboard.tables import to_dict
@@ -197,6 +198,16 @@ def test_a_second_measurement_is_no_second_task(here):
     groups = [Details.of(ranking) for ranking in (once, twice)]
     assert groups[0].groups == groups[1].groups
     assert groups[0].ratios == groups[1].ratios
+
+
+def test_groups_have_the_tasks_that_one_measurement_has_a_base_for(here):
+    """Of the only task, the base failed in one measurement: the other says what the solver costs over it."""
+    for name, base in (("old", 4.0), ("new", "error")):
+        board_of(here / name, {"mine": [2.0], BASE: [base]}, hardware=name)
+    ranking = rank(*load_boards(["."], join=True))
+    (row,) = (row for row in ranking.rows if row.solver == "mine")
+    ratios = [_group_ratio(ranking, ranking.rows.index(row), np.array([True, True])).ratio]
+    assert [row.relative, *ratios] == pytest.approx([0.5, 0.5])
 
 
 def test_measurements_with_other_ids_agree_on_plans_by_so_much(here):

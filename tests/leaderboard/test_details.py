@@ -29,6 +29,8 @@ def test_every_task_is_in_one_group_by_width_and_in_one_by_memory(quick):
         assert groups[f"width {max(table.embedding_dim for table in task.tables)}"][index]
     tight = [task.total_bytes / task.topology.total_memory_bytes >= 0.75 for task in suite]
     assert groups["memory 75-100 %"].tolist() == tight
+    tiers = load_boards(["leaderboards/tiers-v1-gpu"])[0]
+    assert all(task_groups(tiers)["memory above 100 %"])
 
 
 def test_a_groups_ratio_is_over_its_tasks(quick):

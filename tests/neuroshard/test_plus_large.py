@@ -11,6 +11,7 @@ from random_tasks import random_task
 from neuroshard.plus import averages, kinds, linear_model, local_search, standins
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
+from neuroshard.plus.nodes import node_prices
 from neuroshard.plus.pricing import ExactPricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of
 from neuroshard.plus.solver import NeuroShardPlus
@@ -61,6 +62,19 @@ def test_groups_are_whole_nodes_that_hold_all_tables_where_the_task_allows_them(
     assert group_sizes(dataclasses.replace(task, topology=tight)) == [16]
     uneven = dataclasses.replace(topology, memory_bytes=(*topology.memory_bytes[1:], topology.memory_bytes[0] - 1))
     assert group_sizes(dataclasses.replace(task, topology=uneven)) == []
+    # One device holds no model by itself in a group: that is data parallel.
+    apart = dataclasses.replace(topology, num_devices=4, memory_bytes=topology.memory_bytes[:4], fast_domain_size=1)
+    assert group_sizes(dataclasses.replace(task, topology=apart)) == [2]
+
+
+def test_a_group_of_nodes_has_the_links_of_the_cost():
+    """Half as many bytes of outputs between its nodes, where these go as FP16."""
+    task = task_in_nodes(32)
+    group = task_of_group(task, 16)
+    full, half = (
+        node_prices(group, GroupCosts(make_cost("gpu", **wire).additive(), task, 16)) for wire in ({}, {"wire": "fp16"})
+    )
+    assert half.sent_ms == pytest.approx(full.sent_ms / 2, rel=1e-3)
 
 
 def test_the_size_of_groups_is_chosen_by_what_exchanging_weights_costs():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.machine import available_bytes, usable_cores
+from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians
 from shardgym.costs.links import pooled_widths, samples_per_device, start_offsets
@@ -27,8 +27,6 @@ from shardgym.task import ELEMENT_BYTES, ShardingTask
 #: Ranks sleep through their start offsets. So that a round takes about this long, one with large offsets has fewer
 #: iterations.
 ROUND_MS = 300.0
-#: Processes per core up to which exchanges between them are timed.
-_RANKS_PER_CORE = 4
 #: Quantile over the iterations of a round that counts as the time of the exchange.
 QUANTILE = 0.25
 #: Iterations of an exchange for every iteration of compute: they are shorter and noisier.
@@ -255,10 +253,8 @@ class CollectiveGroup:
             shutil.rmtree(folder)
 
 
-def can_exchange(device: str, num_devices: int) -> bool:
-    """Return whether exchanges of this many devices can be timed here: on CUDA each needs a GPU."""
-    if device == "cpu":
-        return num_devices <= _RANKS_PER_CORE * len(usable_cores())
+def can_exchange(num_devices: int) -> bool:
+    """Return whether exchanges of this many devices can be timed here: each needs a GPU."""
     import torch
 
     return num_devices <= torch.cuda.device_count()

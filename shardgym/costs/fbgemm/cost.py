@@ -124,6 +124,7 @@ class FbgemmCost(CostModel):
             raise InputError("ids_hidden=True for device='cuda': there is no exchange of ids; use ids_hidden=False")
         require_fbgemm(device)
         self._device = device
+        self.replicas = device == "cpu"  # type: ignore[misc]
         self._comm: CommChoice = comm
         self._timeout_s = timeout_s
         self._seed = seed
@@ -147,6 +148,11 @@ class FbgemmCost(CostModel):
     def hardware(self) -> str:
         """Tag of the CPU and its cores, or of the GPU."""
         return cpu_tag() if self._device == "cpu" else str(self.facts()["hardware"])
+
+    @property
+    def max_devices(self) -> int | None:
+        """On the CPU a step runs a process for each device, up to four for each core; kernels of CUDA run alone."""
+        return RANKS_PER_CORE * len(usable_cores()) if self._device == "cpu" else None
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
@@ -211,8 +217,6 @@ class FbgemmCost(CostModel):
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
         """See `CostModel`."""
-        if self._device == "cuda" and plan.has_replicas:
-            return "cost 'fbgemm' measures replicas on CPUs only: use device='cpu', or cost 'gpu' or 'roofline'"
         if plan.group_size is not None:
             return (
                 f"cost 'fbgemm' runs no groups of 2D parallelism, and the plan has groups of {plan.group_size} "
@@ -230,10 +234,10 @@ class FbgemmCost(CostModel):
         self, task: ShardingTask, plans: Sequence[ShardingPlan], *, timed: bool
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
         """Measure complete steps on the CPU; returns what was found and why plans failed, by number of the plan."""
-        most = RANKS_PER_CORE * len(usable_cores())
-        if task.num_devices > most:
+        if self.max_devices is not None and task.num_devices > self.max_devices:
             raise InputError(
-                f"a step runs a process for each of {task.num_devices} devices, this machine takes up to {most}; "
+                f"a step runs a process for each of {task.num_devices} devices, this machine takes up to "
+                f"{self.max_devices}; "
                 "use a machine with more cores, or the cost 'simulator' or 'roofline'"
             )
         # One device has no links: that its exchanges are timed takes no namespace.
@@ -254,7 +258,10 @@ class FbgemmCost(CostModel):
         self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
         notes = step_notes(task.topology, timed=timed, real_time=all(fact["real_time"] for fact in group.facts))
         links = None if timed else shipped_model()
-        return {n: Measurement(*step.phases_of(task, done, links), notes) for n, done in steps.items()}, failed
+        return {
+            n: Measurement(*step.phases_of(task, done, links, ids_hidden=self._ids_hidden), notes)
+            for n, done in steps.items()
+        }, failed
 
     def _kernels(
         self,
@@ -341,7 +348,7 @@ class FbgemmCost(CostModel):
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
         if self._device == "cpu":
             why_not = why_not_measured(task.topology)
-        elif can_exchange("cuda", task.num_devices):
+        elif can_exchange(task.num_devices):
             why_not = ""
         else:
             why_not = f"{task.num_devices} devices need as many GPUs"
@@ -384,7 +391,9 @@ def step_notes(topology: Topology, *, timed: bool, real_time: bool) -> tuple[str
 
 def device_notes(task: ShardingTask, hardware: str) -> tuple[str, ...]:
     """Return a note if compute was measured on other hardware than the task's topology names."""
-    wanted = re.sub("[^a-z0-9]", "", task.topology.device.lower())
-    measured_on = re.sub("[^a-z0-9]", "", hardware.lower())
-    matches = hardware.startswith("cpu") if wanted == "cpucore" else wanted in measured_on
-    return () if matches else (f"task is for '{task.topology.device}' devices; compute was measured on {hardware}",)
+    wanted = task.topology.device
+    # Whole words, which drivers may part, as in "RTX 2080 Ti", and to which they add a unit, as in "A100-SXM4-40GB".
+    words = ("[^a-z0-9]*".join(word) for word in re.findall("[a-z0-9]+", wanted.lower()))
+    named = ".*".join(f"(?<![a-z0-9]){word}(?:gb)?(?![a-z0-9])" for word in words)
+    matches = hardware.startswith("cpu") if wanted == "cpu-core" else re.search(named, hardware.lower())
+    return () if matches else (f"task is for '{wanted}' devices; compute was measured on {hardware}",)

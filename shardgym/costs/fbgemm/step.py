@@ -192,14 +192,16 @@ class StepPhases(NamedTuple):
     noise: float
 
 
-def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None) -> StepPhases:
+def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None, *, ids_hidden: bool = False) -> StepPhases:
     """Return the phases of a plan's step.
 
     Args:
         task: batch size, precision and, for modelled exchanges, the topology.
         steps: what was measured.
         links: prices exchanges; None where they were timed.
+        ids_hidden: whether `noise` is that of totals without the exchange of ids.
     """
+    first = 1 if ids_hidden else 0
     sent = {part: sent_bytes.mean(axis=(0, 1)) for part, sent_bytes in steps.sent_bytes.items()}
 
     def phases(parts: Floats) -> Floats:
@@ -218,7 +220,7 @@ def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None) -> 
     rng = np.random.default_rng(0)
     rounds = len(steps.parts_ms)
     resampled = rng.integers(0, rounds, size=(_RESAMPLES, rounds))
-    totals = [phases(steps.parts_ms[chosen]).sum(axis=1).max() for chosen in resampled]
+    totals = [phases(steps.parts_ms[chosen])[:, first:].sum(axis=1).max() for chosen in resampled]
     mean = float(np.mean(totals))
     return StepPhases(per_device, float(np.std(totals)) / mean if mean > 0 else 0.0)
 

@@ -93,17 +93,6 @@ def reduce_scatter_ms(topology: Topology, input_bytes: Floats, constants: Collec
     return np.asarray(start_us * 1e-3 * (1 + ramp) + moved_ms, dtype=np.float64)
 
 
-def all_gather_ms(topology: Topology, output_bytes: Floats, constants: CollectiveConstants = COLLECTIVES) -> Floats:
-    """Return the time of one all-gather, in ms: as published, that of a reduce-scatter of as many bytes.
-
-    Args:
-        topology: devices and links by data sheets.
-        output_bytes: bytes that each device gets in all, of which it had `1 / num_devices`.
-        constants: of the model.
-    """
-    return reduce_scatter_ms(topology, output_bytes, constants)
-
-
 def all_reduce_ms(topology: Topology, num_bytes: Floats, constants: CollectiveConstants = COLLECTIVES) -> Floats:
     """Return the time of one all-reduce among all devices, in ms, in the shape of `num_bytes`.
 

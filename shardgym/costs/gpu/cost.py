@@ -21,7 +21,7 @@ from shardgym.costs.gpu.exchange import (
     exchange_ms,
     exchange_topology,
     id_exchange_ms,
-    topology_of,
+    sheet_topology,
     two_step_ms,
 )
 from shardgym.costs.gpu.host_memory import HostShards, host_ms, shard_work_with_host
@@ -74,8 +74,8 @@ class GpuSettings:
     """What can be set of `GpuCost`.
 
     Attributes:
-        hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
-            topology names device and links.
+        hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along; nodes stay those of the task.
+            When None, each task's topology names device and links.
         exchange: how pooled values and gradients go between nodes; on one node it does not matter.
         ids: whether the exchange of ids counts. Training that sends the ids of the next step while this one computes
             hides it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
@@ -286,7 +286,7 @@ class AdditiveGpu(AdditiveCosts):
         links, element_bytes = self.all_to_all_links(task)
         all_to_all_ms = exchange_ms if self._settings.exchange == "flat" else two_step_ms
         transfer = all_to_all_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
-        sheet = self._sheet(task.topology)
+        sheet = sheet_topology(self._card, task.topology)  # rings get other shares of links than all-to-alls
 
         def reduce_scatter(among: Topology, input_bytes: Floats) -> Floats:
             return reduce_scatter_ms(part_of(sheet, among.num_devices), input_bytes)
@@ -298,7 +298,7 @@ class AdditiveGpu(AdditiveCosts):
 
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
         """See `AdditiveCosts`: an all-reduce of all devices, and one of the same places of all groups."""
-        links = self._sheet(task.topology)
+        links = sheet_topology(self._card, task.topology)
         gradients = loads[..., REPLICA_BYTES]
         found = np.where(gradients > 0, all_reduce_ms(links, gradients), 0.0)
         if groups > 1:
@@ -306,10 +306,6 @@ class AdditiveGpu(AdditiveCosts):
             peers = peers_of(links, task.num_devices // groups)
             found = found + np.where(weights > 0, all_reduce_ms(peers, weights), 0.0) / (task.group_sync_interval or 1)
         return np.asarray(found, dtype=np.float64)
-
-    def _sheet(self, topology: Topology) -> Topology:
-        """Return devices with links as data sheets have them: rings get other shares of them than all-to-alls."""
-        return topology if self._card is None else topology_of(self._card, topology.num_devices)
 
 
 class _UnlimitedGpu(AdditiveGpu):

@@ -88,10 +88,32 @@ def topology_of(card: Card, num_devices: int) -> Topology:
     )  # fmt: skip
 
 
+def sheet_topology(card: Card | None, topology: Topology) -> Topology:
+    """Return the devices of a task with links as data sheets have them: those of a card, or of the task's topology.
+
+    Where the task has nodes, plans cut tables and form groups by them, so they stay nodes with a card's links as well.
+
+    Raises:
+        InputError: fewer devices than one of these nodes has share the fast links of the card.
+    """
+    if card is None:
+        return topology
+    links = topology_of(card, topology.num_devices)
+    size = topology.fast_domain_size
+    if not 1 < size < topology.num_devices:
+        return links
+    if links.fast_domain_size < size:
+        raise InputError(
+            f"hardware of cost 'gpu': {links.fast_domain_size} of these cards share fast links, and nodes of the task "
+            f"have {size} devices: price a task whose topology has nodes of that card"
+        )
+    return dataclasses.replace(links, fast_domain_size=size)
+
+
 @functools.lru_cache(maxsize=256)
 def exchange_topology(card: Card | None, topology: Topology) -> Topology:
-    """Return what a task's exchanges are priced with: the links of a card, or of the task's topology, as measured."""
-    links = topology if card is None else topology_of(card, topology.num_devices)
+    """Return what a task's exchanges are priced with: those links, as all-to-alls were measured to use them."""
+    links = sheet_topology(card, topology)
     return dataclasses.replace(
         links,
         intra_bandwidth=links.intra_bandwidth * LINKS.fast_share,

@@ -9,10 +9,21 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
-from shardgym import InputError, MeasurementError, Shard, ShardingPlan, Topology, make_cost
+from neuroshard.plus.solver import NeuroShardPlus
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    MeasurementError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+)
 from shardgym.cli import main
 from shardgym.costs.calibration import Calibration
 from shardgym.costs.link_model import shipped_model
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.step_parts import LINES
 from shardgym.pretraining import calibrate as module
@@ -61,6 +72,32 @@ def test_the_level_of_another_machine_is_found(slow_machine, model, task, plans)
     roofline = make_cost("roofline", calibration=path)
     assert roofline.hardware == "slow"
     assert roofline.evaluate(task, plans)[0].total_ms != make_cost("roofline").evaluate(task, plans)[0].total_ms
+
+
+def test_a_second_operator_is_as_slow_as_the_first(slow_machine, model):
+    """A table that all devices hold has an operator of its own; all compute of a calibrated roofline has one factor."""
+    found = calibrate(slow_machine, model)
+    tables = tuple(EmbeddingTable(name, 1000, 16, 4.0) for name in "ab")
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
+    plan = ShardingPlan.of(task, [Shard.whole(tables[0], 0, 1), Shard.whole(tables[1], 0)])
+    plain, calibrated = (
+        make_cost("roofline", **settings).evaluate(task, [plan])[0].per_device[:, COMPUTE_COLUMNS]
+        for settings in ({}, {"calibration": slow_machine / "calibration.json"})
+    )
+    np.testing.assert_allclose(calibrated, plain * found.roofline, rtol=1e-6)
+
+
+def test_groups_that_a_calibration_does_not_price_are_not_searched(slow_machine, model):
+    calibrate(slow_machine, model)
+    links = {"intra_bandwidth": 1e9, "inter_bandwidth": 1e7}
+    topology = Topology(num_devices=4, memory_bytes=2**40, fast_domain_size=2, **links)
+    tables = tuple(EmbeddingTable(f"t{n}", 1_000_000, 64, 4.0) for n in range(4))
+    task = ShardingTask(tables, topology, batch_size=65_536, group_sync_interval=1000)
+    for settings, size in (({}, 2), ({"calibration": slow_machine / "calibration.json"}, None)):
+        cost = make_cost("roofline", **settings)
+        plan = NeuroShardPlus(kicks=1).solve(task, cost)
+        assert plan.group_size == size
+        assert cost.evaluate(task, [plan])[0].feasible
 
 
 def test_a_calibration_of_other_weights_or_devices_is_refused(slow_machine, model, task, plans):

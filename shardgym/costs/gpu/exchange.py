@@ -91,7 +91,8 @@ def topology_of(card: Card, num_devices: int) -> Topology:
 def sheet_topology(card: Card | None, topology: Topology) -> Topology:
     """Return the devices of a task with links as data sheets have them: those of a card, or of the task's topology.
 
-    Where the task has nodes, plans cut tables and form groups by them, so they stay nodes with a card's links as well.
+    Where the task has several nodes of one size, plans cut tables and form groups by them, so they stay nodes with a
+    card's links as well.
 
     Raises:
         InputError: fewer devices than one of these nodes has share the fast links of the card.
@@ -100,7 +101,7 @@ def sheet_topology(card: Card | None, topology: Topology) -> Topology:
         return topology
     links = topology_of(card, topology.num_devices)
     size = topology.fast_domain_size
-    if not 1 < size < topology.num_devices:
+    if not 1 < size < topology.num_devices or topology.num_devices % size:
         return links
     if links.fast_domain_size < size:
         raise InputError(

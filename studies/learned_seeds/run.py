@@ -1,0 +1,84 @@
+"""Do three seeds of `ppo_columns` say the same by measurement?
+
+    python studies/learned_seeds/run.py [--out studies/learned_seeds/result.csv]
+
+The folders beside this script hold plans of seeds 1 and 2, each measured beside the plan of `lpt`; those of seed 0, and
+of `neuroshard` and `neuroshard_plus`, are on the boards of the same processor. They were measured at other times, so
+each cost is taken relative to that of `lpt` which was measured beside it. A ratio is the geometric mean over tasks of
+the policy's relative cost over that of a rival; intervals are those of the boards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import numpy as np
+from paired import paired_ratio
+from tabulate import tabulate
+
+from shardgym.arrays import Floats
+from shardgym.evaluation.result import read_records
+
+HERE = Path(__file__).parent
+BOARDS = Path(__file__).parents[2] / "leaderboards"
+PROCESSOR = "cpu-intel-family6-model167-avx512-2c"
+POLICY = "ppo_columns"
+RIVALS = ("lpt", "neuroshard", "neuroshard_plus")
+
+
+def main() -> None:
+    """Print a row for every seed, and for their mean, of every suite against every rival."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for folder in sorted(path for path in HERE.iterdir() if path.is_dir()):
+        rows += rows_of(folder)
+    print(tabulate(rows, headers="keys", floatfmt=".3f"))
+    if arguments.out:
+        with arguments.out.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({name: f"{v:.4f}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a suite, whose name the folder has."""
+    board = logs_over_lpt(BOARDS / f"{folder.name}-fbgemm" / PROCESSOR)
+    again = logs_over_lpt(folder)
+    seeds = {0: board[POLICY, 0]} | {seed: found for (solver, seed), found in again.items() if solver == POLICY}
+    mean = np.mean(list(seeds.values()), axis=0)
+    rows = []
+    for rival in RIVALS:
+        for name, own in {**seeds, "mean": mean}.items():
+            ratio = paired_ratio(np.exp(own), np.exp(board[rival, 0]))
+            rows.append({"suite": folder.name, "over": rival, "seed": name, "tasks": len(own)} | ratio)
+    return rows
+
+
+def logs_over_lpt(folder: Path) -> dict[tuple[str, int], Floats]:
+    """Return the logarithms of costs over that of `lpt` with the same seed, by solver and seed, each of shape (T,).
+
+    Raises:
+        SystemExit: a plan is missing or failed, so tasks would be compared that not all solved.
+    """
+    (file,) = folder.glob("records.jsonl*")
+    costs: dict[tuple[str, int], dict[int, float]] = {}
+    for record in read_records(file):
+        if record.status != "ok":
+            raise SystemExit(f"{file}: {record.solver} failed on task {record.task_index}: {record.reason}")
+        costs.setdefault((record.solver, record.seed), {})[record.task_index] = record.total_ms
+    logs = {key: np.log([of_tasks[task] for task in sorted(of_tasks)]) for key, of_tasks in costs.items()}
+    if len({len(own) for own in logs.values()}) > 1:
+        raise SystemExit(f"{file}: solvers have different numbers of tasks")
+    return {(solver, seed): own - logs["lpt", seed] for (solver, seed), own in logs.items()}
+
+
+if __name__ == "__main__":
+    main()

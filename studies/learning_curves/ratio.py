@@ -22,9 +22,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from baselines.ppo.episode import Episodes, Played
+from baselines.ppo.episode import ColumnEpisodes, Episodes, Played
 from baselines.ppo.group_learner import GroupLearner
 from baselines.ppo.solver import MAX_SPLITS, ORDER, PpoColumns
+from neuroshard.solver import NeuroShard
 from shardgym import make_cost
 from shardgym.envs.reference import references_ms
 from shardgym.envs.tasks import training_tasks
@@ -94,7 +95,9 @@ class Logged(PpoColumns):
     def make_learner(self, network: Any, tasks: Any, oracle: Any, steps: int) -> LoggedLearner:
         """See `PpoColumns`."""
         costs = oracle.cost.additive()
-        self.learner = LoggedLearner(network, tasks, oracle, steps, self.settings, costs, ORDER, MAX_SPLITS)
+        costs.share_shards()
+        episodes = [ColumnEpisodes(task, costs, ORDER, MAX_SPLITS) for task in tasks]
+        self.learner = LoggedLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShard())
         return self.learner
 
 

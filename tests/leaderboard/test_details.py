@@ -29,8 +29,12 @@ def test_every_task_is_in_one_group_by_width_and_in_one_by_memory(quick):
         assert groups[f"width {max(table.embedding_dim for table in task.tables)}"][index]
     tight = [task.total_bytes / task.topology.total_memory_bytes >= 0.75 for task in suite]
     assert groups["memory 75-100 %"].tolist() == tight
-    tiers = load_boards(["leaderboards/tiers-v1-gpu"])[0]
-    assert all(task_groups(tiers)["memory above 100 %"])
+
+
+def test_tasks_whose_tables_exceed_the_memory_of_devices_are_a_group(tmp_path):
+    evaluate(load_suite("tiers-v1"), [BASE], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
+    groups = task_groups(load_boards([tmp_path])[0])
+    assert [name for name in groups if name.startswith("memory")] == ["memory above 100 %"]
 
 
 def test_a_groups_ratio_is_over_its_tasks(quick):

@@ -3,15 +3,16 @@
     python studies/learned_seeds/run.py [--out studies/learned_seeds/result.csv]
 
 The folders beside this script hold plans of seeds 1 and 2, each measured beside the plan of `lpt`; those of seed 0, and
-of `neuroshard` and `neuroshard_plus`, are on the boards of the same processor. They were measured at other times, so
-each cost is taken relative to that of `lpt` which was measured beside it. A ratio is the geometric mean over tasks of
-the policy's relative cost over that of a rival; intervals are those of the boards.
+of `neuroshard` and `neuroshard_plus`, are in the board's records of the same processor. They were measured at other
+times, so each cost is taken relative to that of `lpt` which was measured beside it. A ratio is the geometric mean over
+tasks of the policy's relative cost over that of a rival; intervals are those of the boards.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from shardgym.evaluation.result import read_records
 
 HERE = Path(__file__).parent
 BOARDS = Path(__file__).parents[2] / "leaderboards"
-PROCESSOR = "cpu-intel-family6-model167-avx512-2c"
 POLICY = "ppo_columns"
 RIVALS = ("lpt", "neuroshard", "neuroshard_plus")
 
@@ -50,7 +50,10 @@ def main() -> None:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a suite, whose name the folder has."""
-    board = logs_over_lpt(BOARDS / f"{folder.name}-fbgemm" / PROCESSOR)
+    hardware = hardware_of(folder)
+    runs = [run.parent for run in (BOARDS / f"{folder.name}-fbgemm").rglob("run.json")]
+    (same_hardware,) = [run for run in runs if hardware_of(run) == hardware]
+    board = logs_over_lpt(same_hardware)
     again = logs_over_lpt(folder)
     seeds = {0: board[POLICY, 0]} | {seed: found for (solver, seed), found in again.items() if solver == POLICY}
     mean = np.mean(list(seeds.values()), axis=0)
@@ -58,8 +61,14 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     for rival in RIVALS:
         for name, own in {**seeds, "mean": mean}.items():
             ratio = paired_ratio(np.exp(own), np.exp(board[rival, 0]))
-            rows.append({"suite": folder.name, "over": rival, "seed": name, "tasks": len(own)} | ratio)
+            of = {"suite": folder.name, "hardware": hardware, "over": rival, "seed": name, "tasks": len(own)}
+            rows.append(of | ratio)
     return rows
+
+
+def hardware_of(run: Path) -> str:
+    """Return the name of the processor that a run was measured on."""
+    return str(json.loads((run / "run.json").read_text(encoding="utf-8"))["hardware"])
 
 
 def logs_over_lpt(folder: Path) -> dict[tuple[str, int], Floats]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from paired import paired_ratio
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
-from shardgym.evaluation.result import read_records
+from shardgym.evaluation.result import RunInfo, read_records, record_files
 
 HERE = Path(__file__).parent
 BOARDS = Path(__file__).parents[2] / "leaderboards"
@@ -33,14 +32,18 @@ RIVALS = ("lpt", "neuroshard", "neuroshard_plus")
 
 
 def main() -> None:
-    """Print a row for every seed, and for their mean, of every suite against every rival."""
+    """Print a row for every seed, and for their mean, against every rival, with a column for every suite."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for folder in sorted(path for path in HERE.iterdir() if path.is_dir()):
         rows += rows_of(folder)
-    print(tabulate(rows, headers="keys", floatfmt=".3f"))
+    table: dict[tuple[str, Any], dict[str, Any]] = {}
+    for row in rows:
+        cells = table.setdefault((row["over"], row["seed"]), {"over": f"`{row['over']}`", "seed": row["seed"]})
+        cells[f"`{row['suite']}`"] = f"{row['ratio']:.3f} ({row['from']:.3f} to {row['to']:.3f})"
+    print(tabulate(table.values(), headers="keys", tablefmt="pipe", disable_numparse=True))
     if arguments.out:
         with arguments.out.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -50,11 +53,12 @@ def main() -> None:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a suite, whose name the folder has."""
-    hardware = hardware_of(folder)
-    runs = [run.parent for run in (BOARDS / f"{folder.name}-fbgemm").rglob("run.json")]
-    (same_hardware,) = [run for run in runs if hardware_of(run) == hardware]
-    board = logs_over_lpt(same_hardware)
-    again = logs_over_lpt(folder)
+    (own_file,) = record_files([folder])
+    hardware = RunInfo.of(own_file).hardware
+    measured = record_files([BOARDS / f"{folder.name}-fbgemm"])
+    (board_file,) = [file for file in measured if RunInfo.of(file).hardware == hardware]
+    board = logs_over_lpt(board_file)
+    again = logs_over_lpt(own_file)
     seeds = {0: board[POLICY, 0]} | {seed: found for (solver, seed), found in again.items() if solver == POLICY}
     mean = np.mean(list(seeds.values()), axis=0)
     rows = []
@@ -66,18 +70,12 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def hardware_of(run: Path) -> str:
-    """Return the name of the processor that a run was measured on."""
-    return str(json.loads((run / "run.json").read_text(encoding="utf-8"))["hardware"])
-
-
-def logs_over_lpt(folder: Path) -> dict[tuple[str, int], Floats]:
+def logs_over_lpt(file: Path) -> dict[tuple[str, int], Floats]:
     """Return the logarithms of costs over that of `lpt` with the same seed, by solver and seed, each of shape (T,).
 
     Raises:
         SystemExit: a plan is missing or failed, so tasks would be compared that not all solved.
     """
-    (file,) = folder.glob("records.jsonl*")
     costs: dict[tuple[str, int], dict[int, float]] = {}
     for record in read_records(file):
         if record.status != "ok":

@@ -6,7 +6,7 @@ The program shares no step with the measured cost, which `benchmarks/validity.py
 plans, draws ids from the tables' distributions, and does the rest with torch and FBGEMM. Every rank holds its share of
 the batch. A step exchanges ids (lengths, then values), pools, exchanges pooled values, exchanges their gradients,
 and updates weights in the backward pass. There is no dense part: the pooled values serve as gradients. All-to-alls are
-batches of sends and receives, as NCCL's are; gloo's own would send one way at a time (`studies/gloo_all_to_all`).
+batches of sends and receives, as NCCL's are; gloo's own would send one way at a time.
 
 All plans are built first and stay in memory; rounds take them in random order. Prints one JSON line: for every plan the
 wall time of each step in ms, as lists over rounds, the mean over ranks. Plans have whole tables and column shards.

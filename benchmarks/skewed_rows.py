@@ -18,6 +18,7 @@ import argparse
 import csv
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +28,9 @@ from tqdm import tqdm
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.arrays import Floats
-from shardgym.bags import ReuseCounts
+from shardgym.bags import Bags, ReuseCounts
 from shardgym.ids import draw_bags
-from shardgym.rank_loads import RankLoads, expected_loads, replayed_loads
+from shardgym.row_access import access_share, distinct_rows
 from shardgym.row_ranges import RangeCounts
 from shardgym.table import RecordedIds, RowOrder
 
@@ -42,30 +43,25 @@ LIMIT = 0.1
 WIDTH = 16
 
 
+class RankLoads(NamedTuple):
+    """What devices look up in one batch: ids, and different rows among them, shape (D,) each."""
+
+    lookups: Floats
+    distinct_rows: Floats
+
+
 class Row(NamedTuple):
-    """One plan.
+    """One plan."""
 
-    Attributes:
-        plan: its number, which is the seed of its tables, its cuts and its stream.
-        order: of the rows of its tables.
-        s: exponents of the tables.
-        ranks: devices.
-        cuts: "even" or "anywhere".
-        hottest: load of the hottest rank over that of the mean one, as replayed.
-        lookups: error.
-        distinct_rows: error.
-        fair_share: error of lookups if every row counted as equally popular.
-    """
-
-    plan: int
+    plan: int  #: its number, which is the seed of its tables, its cuts and its stream
     order: str
     s: str
     ranks: int
     cuts: str
-    hottest: float
-    lookups: float
+    hottest: float  #: load of the hottest rank over that of the mean one, as replayed
+    lookups: float  #: error, as that of distinct rows
     distinct_rows: float
-    fair_share: float
+    fair_share: float  #: error of lookups if every row counted as equally popular
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,6 +120,27 @@ def compared(number: int, batches: int, *, counted: bool) -> Row:
         error(told.distinct_rows, found.distinct_rows),
         error(fair.lookups, found.lookups),
     )
+
+
+def expected_loads(task: ShardingTask, plan: ShardingPlan) -> RankLoads:
+    """Return what devices are expected to look up, as costs take it."""
+    loads = RankLoads(np.zeros(task.num_devices), np.zeros(task.num_devices))
+    for shard in plan.shards:
+        table = task.table(shard.table)
+        loads.lookups[shard.devices[0]] += task.batch_size * table.pooling_factor * access_share(table, *shard.rows)
+        loads.distinct_rows[shard.devices[0]] += distinct_rows(table, task.batch_size, *shard.rows)
+    return loads
+
+
+def replayed_loads(task: ShardingTask, plan: ShardingPlan, stream: Mapping[str, Bags]) -> RankLoads:
+    """Return what devices look up in one batch of ids, counted id by id."""
+    loads = RankLoads(np.zeros(task.num_devices), np.zeros(task.num_devices))
+    for shard in plan.shards:
+        ids = stream[shard.table].indices
+        hits = ids[(ids >= shard.rows[0]) & (ids < shard.rows[1])]
+        loads.lookups[shard.devices[0]] += len(hits)
+        loads.distinct_rows[shard.devices[0]] += len(np.unique(hits))
+    return loads
 
 
 def drawn_table(name: str, order: RowOrder, rng: np.random.Generator) -> EmbeddingTable:

@@ -2,7 +2,7 @@
 
 The error is measured on pairs of plans of one task that were run. It is the median of |ln(predicted ratio of the two
 totals / ratio that was measured)|, over pairs that the cost has within a factor of `FARTHEST` of each other. What a
-cost gets wrong of all plans of a task alike does not count. `benchmarks/difference_errors.py` measures it and writes
+cost gets wrong of all plans of a task alike does not count. `tools/difference_errors.py` measures it and writes
 `difference_errors.json`; a cost of another version than those of the file has an error that is not known.
 """
 
@@ -21,7 +21,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Name, Record, Whole
 from shardgym.task import ShardingTask
 
-#: What `benchmarks/difference_errors.py` wrote.
+#: What `tools/difference_errors.py` wrote.
 ERRORS = Path(__file__).with_name("difference_errors.json")
 
 #: Ratio of two totals up to which a pair counts: plans that are weighed against each other are rarely farther apart.

@@ -220,8 +220,8 @@ def _gpu(
 
 MIB = 2**20
 
-#: `cpu-core` was fitted to the shard sets that ship with the simulator. `studies/roofline_constants/run.py` does it
-#: again, and does the same for a GPU's data. It is off by 12 % on average on sets of tables that the fit has not seen.
+#: `cpu-core` was fitted to the shard sets that ship with the simulator, and is off by 12 % on average on sets of tables
+#: that the fit has not seen.
 #: Of the GPUs, memory bandwidths and cache sizes are data-sheet peaks, cache bandwidths come from the vendors'
 #: architecture papers where they give them. None of these figures were measured here: they rank plans, they do not
 #: predict a kernel's time, and their overheads are orders of magnitude.

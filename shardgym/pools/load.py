@@ -20,8 +20,6 @@ are those of one real draw at batch 65,536.
 The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 131,072 in the same way. Its population is
 another one on purpose: more small vocabularies, wider spreads of rows and pooling factors, fewer single-valued
 features. Nothing that ships was trained on it, so it shows how what was trained on the first pool transfers.
-
-`studies/synthetic_pool/run.py` holds the constants of both and made the data.
 """
 
 from __future__ import annotations

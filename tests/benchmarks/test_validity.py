@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,18 +105,6 @@ def test_all_that_a_study_measures_runs(validity, monkeypatch, tmp_path):
     # The dense part is taken off, of steps as short as these at times more than there is.
     assert np.isfinite(torchrec).all()
     assert measured[0]["communication"] == "measured"
-
-
-def test_the_committed_study_is_whole(validity):
-    report = sys.modules["validity_report"]
-    files = sorted((Path(__file__).parents[2] / "studies" / "validity" / "data").glob(f"*{validity.ENDING}"))
-    contents = [validity.load(file) for file in files]
-    on_two = [content for content in contents if content["task"]["topology"]["num_devices"] == 2]
-    assert sorted(content["name"] for content in on_two) == sorted(validity.chosen_tasks())
-    assert sum(content["task"]["topology"]["num_devices"] == 8 for content in contents) == 2
-    assert all(len(content["plans"]) == 14 for content in contents)
-    found = report.read(files[0])
-    assert found.ms["fbgemm"].shape == found.ms["real"].shape == (2, 14)
 
 
 def test_a_cost_is_held_against_both_halves(agree):

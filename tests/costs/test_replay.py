@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from rank_loads import expected_loads, replayed_loads
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.replay.row_counts import ExpectedCounts, StreamCounts
 from shardgym.ids import draw_bags
-from shardgym.rank_loads import expected_loads, replayed_loads
 from shardgym.shard import Shard
 from shardgym.table import UniformIds, ZipfIds
 

@@ -2,8 +2,8 @@
 
 gloo's own all-to-all posts the send to a peer before the receive from it. A rank that comes late finds the peer ready
 to receive, writes all its data, and only then says that it is ready itself: between these two, data goes one way at a
-time. So an exchange takes up to twice as long, as ranks happen to arrive (`studies/gloo_all_to_all`). Links between
-GPUs carry both ways at once.
+time. So an exchange takes up to twice as long, as ranks happen to arrive. Links between GPUs carry both ways
+at once.
 """
 
 from __future__ import annotations

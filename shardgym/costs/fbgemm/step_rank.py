@@ -1,8 +1,8 @@
 """One rank of complete training steps.
 
 Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A young process would touch new
-pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees
-(`studies/torchrec_step`); a rank does that first.
+pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees;
+a rank does that first.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""How wrong costs are about the difference of two plans of one task, from what was measured already.
-
-    python benchmarks/difference_errors.py [--write] [--json]
+"""How wrong costs are about the difference of two plans of one task: `python tools/difference_errors.py [--write]`.
 
 Nothing is measured here. What was, and by what:
 
 - `leaderboards/*-fbgemm`: plans of many solvers, tables whole or cut by columns, as complete steps that `fbgemm`
   measured. Costs that predict price the same plans. Plans of a task that were measured together are pairs.
 - `studies/sharding_kinds`: plans of all of TorchRec's sharding types as steps of TorchRec, and every cost's figures of
-  these plans (`result.csv`), by the versions in `versions.json`. Plans on as many ranks are pairs: for "rows", all but
-  those of two plans without rows and replicas, which are for "columns", of `fbgemm`.
+  these plans, by the versions in `versions.json`. Plans on as many ranks are pairs: for "rows", all but those of two
+  plans without rows and replicas, which are for "columns", of `fbgemm`.
 - `benchmarks/published_gpu`: kernels and collectives that others measured, predicted by `gpu` with constants that were
-  fitted without their source. Nobody published plans; pairs are rows of one source and GPU, of one kind: kernels and
-  exchanges for "columns", row collectives besides for "rows".
+  fitted without their source. Pairs are rows of one source and GPU, of one kind: kernels and exchanges for "columns",
+  row collectives besides for "rows".
 
 A pair counts if the cost has the two within a factor of `shardgym.costs.comparison.FARTHEST`. Printed are, for each
 cost, the error, and how many pairs are in the predicted order where the predicted difference is above the error and
@@ -56,17 +54,9 @@ PREDICTING: tuple[tuple[str, dict[str, Any]], ...] = (
     ("replay", {}),
 )
 
-#: Kinds of published rows that are times on a GPU whose tables are in its memory.
-_KERNELS, _EXCHANGES, _COLLECTIVES = "fused", "exchange", "collective"
-
 
 class Pair(NamedTuple):
-    """Logarithms of the ratio of two totals.
-
-    Attributes:
-        predicted: by a cost.
-        measured: of the same two.
-    """
+    """Logarithms of the ratio of two totals."""
 
     predicted: float
     measured: float
@@ -84,11 +74,7 @@ def pairs_of(groups: Iterable[list[tuple[float, float]]]) -> Iterator[Pair]:
 def error_of_pairs(
     cost: str, version: str, devices: Devices, cuts: Cuts, pairs: Iterable[Pair], against: str
 ) -> DifferenceError:
-    """Return what some pairs say of a cost.
-
-    Raises:
-        InputError: there is no pair.
-    """
+    """Return what some pairs say of a cost; raises `InputError` where there is none."""
     found = list(pairs)
     if not found:
         raise InputError(f"cost '{cost}': no pair of plans for {cuts} on {devices}: expected some in {against}")
@@ -161,7 +147,7 @@ def published() -> Iterator[DifferenceError]:
             figure = row.time_us or row.gbps
             by[row.kind][row.source, row.gpu, row.time_us > 0].append((figure * apart, figure))
     cost = make_cost("gpu")
-    for cuts, kinds in (("columns", (_KERNELS, _EXCHANGES)), ("rows", (_KERNELS, _EXCHANGES, _COLLECTIVES))):
+    for cuts, kinds in (("columns", ("fused", "exchange")), ("rows", ("fused", "exchange", "collective"))):
         pairs = pairs_of(group for kind in kinds for group in by[kind].values())
         yield error_of_pairs(cost.name, cost.version, "gpu", cuts, pairs, "published kernels and collectives")
 
@@ -176,13 +162,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Compare; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the errors in the package")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     found = all_errors()
     if options.write:
         write_whole(ERRORS, found.to_json(indent=1) + "\n")
-    rows = [one.to_dict() for one in found.errors]
-    print(json.dumps(rows, indent=1) if options.json else tabulate(rows, headers="keys"))
+    print(tabulate([one.to_dict() for one in found.errors], headers="keys"))
     return 0
 
 

@@ -223,7 +223,7 @@ def test_reserves_are_one_for_all_or_one_for_each():
         StepMemory(hot_quantile=1.0)
 
 
-@pytest.mark.parametrize("name", ["neuroshard", "autoshard", "dreamshard", "dreamshard_columns", "ppo_columns"])
+@pytest.mark.parametrize("name", ["neuroshard", "autoshard", "dreamshard", "ppo_columns"])
 def test_nor_does_a_plan_by_the_simulator(name):
     task = dataclasses.replace(shardgym.load_suite("quick-v1")[0], step_memory=StepMemory())
     own = task.topology.memory_bytes[0] - task.capacity_bytes[0]

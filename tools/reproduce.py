@@ -42,7 +42,7 @@ from shardgym.pretraining.assess import kendall_tau
 
 ROOT = Path(__file__).parents[1]
 #: Of the README's table.
-SOLVERS = ("random", "size_lookup_greedy", BASE, "dreamshard_columns", "neuroshard", "neuroshard_plus")
+SOLVERS = ("random", "size_lookup_greedy", BASE, "neuroshard", "neuroshard_plus")
 #: Of costs that a deterministic judge gives the same plan here and there.
 SAME = 1e-6
 #: Of a solver's mean cost on a simulated board, where processors round another plan into the lead.

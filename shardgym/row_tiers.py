@@ -10,10 +10,10 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_by_range, access_share, position_matters
+from shardgym.row_access import access_by_range, position_matters
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask, block_bytes
+from shardgym.task import ShardingTask
 
 #: Parts of a tier, each of which is spread over all devices of the tier.
 STRIPES = 6
@@ -95,35 +95,3 @@ def _stripes(table: EmbeddingTable, first: int, last: int, places: int, stripes:
     edges[0], edges[-1] = first, last
     edges = np.unique(edges)
     return list(itertools.pairwise(edges.tolist()))
-
-
-def most_bytes(task: ShardingTask, table: EmbeddingTable, tiers: Tiers, stripes: int = STRIPES) -> int:
-    """Return the bytes that a table in tiers takes at most on any device, wherever its pieces land.
-
-    Weights and optimiser states; what a step handles is not counted.
-    """
-    size = node_size(task)
-    rows = tiers.everywhere
-    for first, last, places in (
-        (tiers.everywhere, tiers.in_nodes, size),
-        (tiers.in_nodes, table.num_embeddings, task.num_devices),
-    ):
-        if first < last:
-            rows += sum(-(-(stop - start) // places) for start, stop in _stripes(table, first, last, places, stripes))
-    return block_bytes(rows, table.embedding_dim, task.precision_of(table), task.optimizer_of(table))
-
-
-def rows_of_shares(table: EmbeddingTable, shares: Sequence[float]) -> list[int]:
-    """Return for each share of a table's lookups the least number of first rows that get it."""
-    found = []
-    for share in shares:
-        low, high = 0, table.num_embeddings
-        while low < high:
-            middle = (low + high) // 2
-            # Sums of probabilities are rounded.
-            if access_share(table, 0, middle) >= share - 1e-9:
-                high = middle
-            else:
-                low = middle + 1
-        found.append(low)
-    return found

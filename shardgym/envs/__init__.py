@@ -11,14 +11,12 @@ ENV_IDS = {
     "ShardGym/TableWise-v0": "shardgym.envs.env:TableWiseEnv",
     "ShardGym/ColumnWise-v0": "shardgym.envs.env:ColumnWiseEnv",
     "ShardGym/AnyWise-v0": "shardgym.envs.any_wise:AnyWiseEnv",
-    "ShardGym/RowTiers-v0": "shardgym.envs.row_tiers:RowTiersEnv",
 }
 #: What `make_vec` makes of many of them.
 VECTOR_ENVS = {
     "ShardGym/TableWise-v0": "shardgym.envs.vector_env:TableWiseVectorEnv",
     "ShardGym/ColumnWise-v0": "shardgym.envs.vector_env:ColumnWiseVectorEnv",
     "ShardGym/AnyWise-v0": "shardgym.envs.any_wise:AnyWiseVectorEnv",
-    "ShardGym/RowTiers-v0": "shardgym.envs.row_tiers:RowTiersVectorEnv",
 }
 
 

@@ -44,7 +44,7 @@ class Snapshot:
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """What `TableWiseEnv`, `ColumnWiseEnv`, `AnyWiseEnv` and `RowTiersEnv` have in common; see there."""
+    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see there."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 

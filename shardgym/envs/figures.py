@@ -9,9 +9,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.envs.game import Game
-from shardgym.envs.tier_game import TierGame
 from shardgym.errors import MeasurementError
-from shardgym.row_access import access_share
 
 
 class DeviceFigures(NamedTuple):
@@ -45,7 +43,6 @@ class Shown(NamedTuple):
         done: how many of them are placed.
         total: how many there are.
         next: what comes up, in words; "" if nothing does.
-        verb: what becomes of them.
     """
 
     devices: DeviceFigures
@@ -53,15 +50,10 @@ class Shown(NamedTuple):
     done: int
     total: int
     next: str
-    verb: str = "placed"
 
 
 def shown(game: Game, row: int) -> Shown:
     """Return what is shown of an episode; times are those of the complete plan, or of what is placed so far."""
-    return _tiers_shown(game, row) if isinstance(game, TierGame) else _placement_shown(game, row)
-
-
-def _placement_shown(game: Game, row: int) -> Shown:
     p = game.placements
     num_devices = game.catalog.tasks[p.task[row]].num_devices
     cost = game.cost_of[row]
@@ -79,31 +71,6 @@ def _placement_shown(game: Game, row: int) -> Shown:
         if p.kinds is not None and game.catalog.kind["holders"][p.next[row]] > 1:
             coming += f" on each of {game.catalog.kind['holders'][p.next[row]]} devices"
     return Shown(devices, noun, int(p.placed[row]), int(p.count[row]), coming)
-
-
-def _tiers_shown(game: TierGame, row: int) -> Shown:
-    task = game.task_of(row)
-    state = game.save(row)
-    part, plan = game.partial_plan(row)
-    loads = np.zeros((task.num_devices, 4))
-    for shard in () if plan is None else plan.shards:
-        table = task.table(shard.table)
-        # Each holder looks up what its share of the samples asks for.
-        lookups = table.pooling_factor * access_share(table, *shard.rows) / len(shard.devices)
-        held = [shard.bytes(part), shard.num_columns, lookups * shard.num_columns, 1]
-        loads[list(shard.devices)] += held
-    cost = state.cost
-    if cost is None and plan is not None:
-        [cost] = game.cost.evaluate(part, [plan])
-    phases = np.zeros((task.num_devices, 5)) if cost is None else cost.per_device
-    devices = _figures(phases, loads, np.array(task.capacity_bytes, dtype=np.float64), started=plan is not None)
-    coming = ""
-    if state.turn < task.num_tables:
-        table = task.table(game.infos()["table"][row])
-        coming = f"'{table.name}', {table.num_embeddings} x {table.embedding_dim}"
-        if state.second:
-            coming += f", whose first {game.infos()['rows_everywhere'][row]} rows are everywhere"
-    return Shown(devices, "tables", state.turn, task.num_tables, coming, "cut")
 
 
 def _figures(phases: Floats | None, loads: Floats, capacity: Floats, *, started: bool) -> DeviceFigures:

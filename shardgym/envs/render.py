@@ -73,9 +73,8 @@ def _text(what: Shown) -> str:
         name = f"{device} *" if device == devices.slowest else str(device)
         memory = [bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
         rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
-    held = what.noun if what.verb == "placed" else "shards"
-    headers = ["device", held, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
-    headline = f"{what.done} of {what.total} {what.noun} {what.verb}"
+    headers = ["device", what.noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
+    headline = f"{what.done} of {what.total} {what.noun} placed"
     if what.next:
         headline += f"; next: {what.next}"
     footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"

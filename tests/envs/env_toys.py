@@ -7,13 +7,9 @@ import dataclasses
 import gymnasium
 import numpy as np
 
-from shardgym.envs import ENV_IDS
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
-
-#: Environments in which shards are placed on devices; in the others devices follow from what is chosen.
-PLACEMENT_IDS = [env_id for env_id in ENV_IDS if env_id != "ShardGym/RowTiers-v0"]
 
 
 def make_tasks():

@@ -5,9 +5,10 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, halvable_task, make_tasks, play, returns, with_reuse
+from env_toys import halvable_task, make_tasks, play, returns, with_reuse
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.errors import MeasurementError
 from shardgym.plan import ShardingPlan
@@ -35,7 +36,7 @@ class Raising(Picky):
 
 
 @pytest.mark.parametrize("cost", ["roofline", "simulator"])
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_dense_and_terminal_returns_are_equal(env_id, cost, request):
     cost = request.getfixturevalue("simulator") if cost == "simulator" else cost
     tasks = [with_reuse(task) for task in make_tasks()]

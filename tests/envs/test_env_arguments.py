@@ -99,7 +99,6 @@ def test_bad_arguments_are_input_errors(arguments, message):
         ),
         ("ColumnWise", {"max_split": 3}, "'max_split': did you mean max_splits"),
         ("AnyWise", {"obsevation": "timed"}, "unknown argument of AnyWiseEnv 'obsevation': did you mean observation"),
-        ("RowTiers", {"observation": "timed"}, "unknown argument of RowTiersEnv 'observation': known: cost, .*levels"),
     ],
 )
 def test_unknown_arguments_name_the_known_ones(env_id, arguments, message):

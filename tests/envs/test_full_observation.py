@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, halvable_task, make_tasks, masked_rollout, play
+from env_toys import halvable_task, make_tasks, masked_rollout, play
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.features import TABLE_FEATURES
 from shardgym.errors import InputError
@@ -54,7 +55,7 @@ def test_halves_are_rows_of_their_own():
     assert seen["remaining"][0] == 0.75
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_a_full_observation_is_a_compact_one_and_more(env_id):
     import gymnasium
 

@@ -8,7 +8,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, make_tasks, masked_rollout
+from env_toys import make_tasks, masked_rollout
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
@@ -25,7 +25,7 @@ def make_env(env_id, option_set, **arguments):
     return gymnasium.make(env_id, **option_set, **arguments)
 
 
-@pytest.fixture(params=PLACEMENT_IDS)
+@pytest.fixture(params=ENV_IDS)
 def env_id(request):
     return request.param
 

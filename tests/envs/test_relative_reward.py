@@ -5,12 +5,13 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, halvable_task, make_tasks, masked_rollout, returns
+from env_toys import halvable_task, make_tasks, masked_rollout, returns
 from gymnasium.envs.registration import EnvSpec
 from vector_play import some_actions
 
 import shardgym
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.reference import references_ms
 from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
@@ -21,7 +22,7 @@ from shardgym.topology import Topology
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_rewards_are_those_of_the_environment_over_the_reference(env_id, reward):
     plain, wrapped = (gymnasium.make(env_id, tasks=make_tasks(), reward=reward) for _ in range(2))
     wrapped = RelativeReward(wrapped)

@@ -5,12 +5,13 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, halvable_task, make_tasks, play
+from env_toys import halvable_task, make_tasks, play
 
 pytest.importorskip("PIL", reason="pictures need the extra 'data'")
 from PIL import Image, ImageDraw, ImageFont
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
 from shardgym.errors import MissingDependencyError
@@ -153,7 +154,7 @@ def test_text_without_times_has_dashes():
     assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_gymnasium_records_a_video(env_id, tmp_path):
     pytest.importorskip("moviepy", reason="gymnasium's RecordVideo needs moviepy")
     from gymnasium.wrappers import RecordVideo

@@ -6,10 +6,11 @@ from itertools import product
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, halvable_task, make_tasks
+from env_toys import halvable_task, make_tasks
 from gymnasium.utils.env_checker import data_equivalence
 from simulator_toys import random_task
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.errors import InputError
 
@@ -24,7 +25,7 @@ def play_on(env, seed):
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_every_fork_goes_on_alike_and_leaves_the_others_alone(env_id, reward, simulator):
     task = random_task(np.random.default_rng(0), 8, 3)
     for cost, observation in product(("roofline", simulator), ("compact", "full_timed")):
@@ -40,7 +41,7 @@ def test_every_fork_goes_on_alike_and_leaves_the_others_alone(env_id, reward, si
         assert data_equivalence(play_on(env, 1), first, exact=True)
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_a_snapshot_goes_to_another_process_and_another_environment(env_id, simulator):
     arguments = {"tasks": [random_task(np.random.default_rng(1), 6, 2)], "cost": simulator, "reward": "dense"}
     env, other = (gymnasium.make(env_id, **arguments).unwrapped for _ in range(2))

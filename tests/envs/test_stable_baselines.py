@@ -5,8 +5,9 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, make_tasks
+from env_toys import make_tasks
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.game import REWARDS
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
@@ -24,7 +25,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 @pytest.mark.parametrize(("observation", "reward"), [*zip(OBSERVATIONS, REWARDS, strict=True)])
 def test_its_check_passes_without_a_warning(env_id, observation, reward):
     for arguments in ({"tasks": make_tasks()}, {"suite": "quick-v1"}):
@@ -38,7 +39,7 @@ def test_its_check_passes_without_a_warning(env_id, observation, reward):
 LEARNING = [
     (algorithm, env_id, OBSERVATIONS[(place + number) % 2])
     for place, algorithm in enumerate(SETTINGS)
-    for number, env_id in enumerate(PLACEMENT_IDS)
+    for number, env_id in enumerate(ENV_IDS)
 ]
 
 

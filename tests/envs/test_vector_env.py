@@ -6,7 +6,7 @@ import pickle
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import PLACEMENT_IDS, make_tasks
+from env_toys import make_tasks
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
@@ -65,7 +65,7 @@ def test_the_next_step_after_an_end_resets_and_ignores_the_action():
     assert "outcome" not in infos
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_disabled_autoreset_waits_for_a_reset_of_what_ended(env_id):
     """The others play on as if nothing had happened: with the halvings that they have made."""
     settings = {"tasks": make_tasks(), "autoreset_mode": "Disabled"}
@@ -88,7 +88,7 @@ def test_disabled_autoreset_waits_for_a_reset_of_what_ended(env_id):
 
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_ended_environments_idle_while_others_play_on(env_id):
-    dense = {"reward": "dense"} if env_id in PLACEMENT_IDS else {}
+    dense = {"reward": "dense"}
     envs = native(env_id, tasks=make_tasks(), autoreset_mode="Disabled", **dense)
     rng, waiting = np.random.default_rng(2), np.zeros(3, dtype=bool)
     indices = {"task_index": [0, 1, 2]}
@@ -133,7 +133,7 @@ def test_an_environment_that_was_not_seeded_draws_at_random():
     assert len(drawn) > 1
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_a_pickled_environment_goes_on_where_it_was(env_id):
     envs = native(env_id, tasks=make_tasks(), reward="dense")
     for _ in masked(envs, 2, 5):
@@ -172,7 +172,7 @@ def test_it_renders_what_single_environments_render(mode):
     assert native(TABLE_WISE).render() is None
 
 
-@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_tasks_that_are_not_played_are_forgotten(env_id, simulator, monkeypatch):
     monkeypatch.setattr(game, "_TASKS_KEPT", 3)
     rng = np.random.default_rng(5)

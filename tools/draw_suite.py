@@ -34,14 +34,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from separation import is_bound_by_a_table, is_familiar, lpt, predicted_costs
 from tqdm import tqdm
 
-from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import COMPUTE_COLUMNS
-from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from baselines.column_greedy import merged, place_with_cuts, whole_tables
+from baselines.lpt import alone_ms
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, UNFAMILIAR
+from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, ShardGymError
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import make_solver
-from shardgym.suites import digests_path, load_suite, suite_names
+from shardgym.suites import Suite, digests_path, load_suite, suite_names
 from shardgym.suites.sources import DrawnSource
 from shardgym.suites.spec import read_suite_file
 from shardgym.task import ShardingTask
@@ -155,7 +158,7 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
         return "without a plan"
     for name, cost in (("oracle", oracle), ("judge", judge)):
         answer = cost.evaluate(task, [found])[0]
-        if not is_familiar(answer):
+        if any(note.startswith(UNFAMILIAR) for note in answer.notes):
             return f"unfamiliar to the {name}"
         if rule is not None and cost.evaluate(task, [rule])[0].total_ms < (1 + gap) * answer.total_ms:
             return f"too close by the {name}"
@@ -179,6 +182,27 @@ def verdict_on_kinds(task: ShardingTask, gap: float, oracle: CostModel, judge: C
         if of_columns < (1 + gap) * of_any:
             return f"columns are nearly as good, asking the {name}"
     return KEPT
+
+
+def predicted_costs(suite: Suite) -> tuple[CostModel, CostModel]:
+    """Return oracle and judge of a suite's track that measures nothing."""
+    track = suite.tracks[-1]
+    return make_cost(track.oracle.cost, **track.oracle.settings), make_cost(track.judge.cost, **track.judge.settings)
+
+
+def lpt(task: ShardingTask, oracle: CostModel) -> ShardingPlan | None:
+    """Return the plan by single-table times, largest first; None where halving tables leads to no plan either."""
+    try:
+        return merged(task, place_with_cuts(task, oracle, whole_tables(task, oracle))[1])
+    except NoFeasiblePlanError:
+        return None
+
+
+def is_bound_by_a_table(task: ShardingTask, oracle: CostModel) -> bool:
+    """Say whether the narrowest shard of some table takes longer, alone, than an even share of all tables."""
+    whole = alone_ms(task, oracle, [Shard.whole(table, 0) for table in task.tables])
+    narrow = [Shard(table.name, (0, table.num_embeddings), (0, COLUMN_UNIT), 0) for table in task.tables]
+    return bool(alone_ms(task, oracle, narrow).max() > whole.sum() / task.num_devices)
 
 
 def largest_bytes(task: ShardingTask) -> int:
@@ -210,9 +234,7 @@ def write_digests(name: str, replace: bool) -> bool:
     if path.exists() and not replace:
         print(f"{name}: tasks differ from the digests in {path}; --replace overwrites them", file=sys.stderr)
         return False
-    partial = Path(f"{path}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    path.write_text(text, encoding="utf-8")
     print(f"{name}: {len(suite)} digests written")
     return True
 

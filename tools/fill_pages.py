@@ -9,7 +9,6 @@ page would change, or records are not packed.
 - Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
-- Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
 - Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
 """
 
@@ -32,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import plan_bounds
-import separation
 from tabulate import tabulate
 
 import shardgym.envs
@@ -47,7 +45,6 @@ from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
 from shardgym.pretraining.data import DataSet, load_data
-from shardgym.suites import load_suite
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
@@ -59,7 +56,7 @@ PAGES = [
     *sorted((ROOT / "leaderboards").rglob("README.md")),
     SHIPPED / "README.md",
 ]
-BLOCK = re.compile(r"(<!-- (table|details|bounds|model|env|separation|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|bounds|model|env|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -127,9 +124,6 @@ def filled(page: str, path: Path) -> str:
         "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
         "model": model_summary,
         "env": env_description,
-        "separation": lambda suite: separation.table(
-            separation.read(separation.DATA / f"{suite}.csv"), separation.draws_looked_at(load_suite(suite))
-        ),
         "run": printed,
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)

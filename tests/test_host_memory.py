@@ -127,8 +127,8 @@ def test_plans_are_shown_with_both_memories():
     assert "shards: 1 fused_uvm_caching, 1 fused" in text
     assert "host 0 holds 62.5 KiB in its memory of 97.7 KiB (64.0 %)" in text
     other = ShardingPlan.of(TASK, [A, dataclasses.replace(B, devices=(1,))])
-    text = render_diff(TASK, plan, other, width=200, ascii_only=True)
-    assert "columns [0, 16) on 0 (fused_uvm_caching 0.25) -> rows [0, 1000) columns [0, 16) on 0" in text
+    text = render_diff(TASK, plan, other, width=200)
+    assert "columns [0, 16) on device 0 (fused_uvm_caching 0.25) -> rows [0, 1000) columns [0, 16) on device 0" in text
     assert "0 tables moved, 1 cut differently" in text
 
 

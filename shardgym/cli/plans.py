@@ -12,7 +12,6 @@ from shardgym.cli.common import (
     TASK_AND_PLAN,
     Command,
     OneOf,
-    is_ascii_only,
     json_option,
     open_cost,
     print_json,
@@ -22,16 +21,12 @@ from shardgym.cli.common import (
 )
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
-from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError
 from shardgym.feasibility import plan_problems
 from shardgym.plan import ShardingPlan
 from shardgym.rendering import render_diff, render_plan
-from shardgym.rendering.bottleneck import device_loads, find_bottleneck
+from shardgym.rendering.bottleneck import device_loads
 from shardgym.rendering.plan_view import table_changes
-from shardgym.rendering.step_parts import render_step_parts, step_parts
-from shardgym.rendering.table_costs import render_table_costs, table_costs
 
 BEST = "best"
 TIED = "tied"
@@ -75,7 +70,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
         ])  # fmt: skip
     else:
         for path, plan, cost in zip(plan_paths, plans, costs, strict=True):
-            page = render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only())
+            page = render_plan(task, plan, cost, width=terminal_width())
             print(f"{path}:\n{page}\n")
         if len(costs) > 1:
             _print_comparison(plan_paths, plans, costs)
@@ -130,30 +125,23 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
-@click.option("--tables", "list_tables", is_flag=True, help="List what tables cost, too; needs a --cost that adds up.")
-@click.option("--step-memory", "list_memory", is_flag=True, help="List what a training step takes on each device.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every shard as CSV, and nothing else.")
 @json_option
 def show(
     task_name: str,
     plan_path: str,
     cost_name: str | None,
-    list_tables: bool,
-    list_memory: bool,
     as_csv: bool,
     as_json: bool,
 ) -> int:
     """Draw a plan: memory, time and the worst device.
 
     Time is drawn with --cost, and then "held up by" names the device that the others wait for or that exchanges
-    longest, and whether its compute or the columns that it sends set it apart. --tables says which table costs what,
-    and what one more cut of a table on that device would bring. Exit code 1 when the plan is infeasible; its problems
-    are listed, and what would make it fit.
+    longest, and whether its compute or the columns that it sends set it apart. Exit code 1 when the plan is
+    infeasible; its problems are listed.
     """
-    if list_tables and cost_name is None:
-        raise InputError("--tables lists what tables cost: give --cost, too, e.g. --cost roofline")
-    if as_csv and (as_json or list_memory or cost_name is not None):
-        raise click.UsageError("--csv goes without --cost, --step-memory and --json: it prints shards alone")
+    if as_csv and (as_json or cost_name is not None):
+        raise click.UsageError("--csv goes without --cost and --json: it prints shards alone")
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     problems = plan_problems(task, plan.shards, plan.group_size)
@@ -161,12 +149,9 @@ def show(
         print(plan_to_csv(task, plan), end="")
         return 1 if problems else 0
     cost = None
-    tables = None
     if cost_name is not None:
         with open_cost(cost_name) as model:
             cost = model.evaluate(task, [plan])[0]
-            if list_tables and cost.feasible:
-                tables = table_costs(task, plan, model, cost)
     if as_json:
         memory = plan.memory_per_device(task)
         loads = device_loads(task, plan)
@@ -200,18 +185,9 @@ def show(
                 {"device": device, "used_bytes": used, "ssd_bytes": task.topology.ssd_bytes}
                 for device, used in enumerate(on_ssds)
             ]
-        if tables is not None:
-            page["tables"] = [table._asdict() for table in tables]
-        if list_memory:
-            page["step_memory"] = [part._asdict() for part in step_parts(task, plan)]
         print_json(page)
     else:
-        if cost is not None and tables is not None:
-            held_up_by = find_bottleneck(cost, pooled_widths(task, plan)).device
-            print(f"{render_table_costs(tables, cost, held_up_by, width=terminal_width())}\n")
-        if list_memory:
-            print(f"{render_step_parts(task, step_parts(task, plan), width=terminal_width())}\n")
-        print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
+        print(render_plan(task, plan, cost, width=terminal_width()))
         print_notes([] if cost is None else [("", cost)])
     return 1 if problems or (cost is not None and not cost.feasible) else 0
 
@@ -253,6 +229,6 @@ def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_jso
         page = {"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]}
         print_json(page | {"comparison": None if found is None else found.to_dict()})
     else:
-        print(render_diff(task, before, after, costs, width=terminal_width(), ascii_only=is_ascii_only()))
+        print(render_diff(task, before, after, costs, width=terminal_width()))
         print_notes(zip("AB", costs or (), strict=False))
     return 0

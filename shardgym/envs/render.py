@@ -71,7 +71,7 @@ def _text(what: Shown) -> str:
         times = ["-", "-"] if devices.times_ms is None else [f"{ms:.3f}" for ms in devices.times_ms[device]]
         capacity = float(devices.capacity[device])
         name = f"{device} *" if device == devices.slowest else str(device)
-        memory = [bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
+        memory = [bar(used / capacity, _BAR), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
         rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
     headers = ["device", what.noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
     headline = f"{what.done} of {what.total} {what.noun} placed"

@@ -4,16 +4,10 @@ In the forward exchange all devices wait for the last one, and the wait counts a
 the longest time until a device enters that exchange, plus the longest time from then on. One device or two set these
 times; the others only wait. So the device with the largest sum may have waited for the one that holds up the step.
 
-How a step adds up depends on whether ids are hidden (`shardgym.costs.links.exchange_times`):
-
-- Where they are not, devices are busy with ids and forward compute before the forward exchange, and with both exchanges
-  and backward compute after it: the device that is ready last and the one whose backward compute ends last count.
-- Where they are, devices are busy with compute and the exchange of gradients before, and the exchange itself is left.
-
-Some costs know no wait, `torchrec_rating` for one: each device takes its own sum, and the largest holds up the step.
-
-A cost that has no ids does not say which of the three it is, and its times do: without the wait, pooled values take
-about as long forward as their gradients take backward. The one that explains them best is taken.
+Where ids are not hidden (`shardgym.costs.links.exchange_times`), devices are busy with ids and forward compute before
+that exchange; where they are, with compute and the exchange of gradients. Some costs know no wait, `torchrec_rating`
+for one: each device takes its own sum. A cost that has no ids does not say which of the three it is, and its times do:
+without the wait, pooled values take about as long forward as their gradients take backward.
 """
 
 from __future__ import annotations
@@ -40,42 +34,23 @@ _EXPLANATIONS: dict[Cause, str] = {
     "other": "its exchange sets it apart, though it sends no more columns than the mean: what others send to it",
 }
 
-#: Share of the step below which devices count as even.
-_EVEN_SHARE = 0.01
-
-#: Milliseconds below which a margin is written as 0.000.
-_SHOWN_MS = 0.0005
-
-#: Share of the time until the last device is ready that a measured wait has at least; the rest is noise.
-_LEAST_WAIT = 0.5
-
+_EVEN_SHARE = 0.01  #: of the step, below which devices count as even
+_SHOWN_MS = 0.0005  #: below which a margin is written as 0.000
+_LEAST_WAIT = 0.5  #: of the time until the last device is ready, that a measured wait has at least; the rest is noise
 _MAX_NAMED_TABLES = 5
 
 
 class Bottleneck(NamedTuple):
-    """The device that holds up a step.
-
-    Attributes:
-        device: its number.
-        compute_ms: forward plus backward compute of every device, shape (D,).
-        exchange_ms: all exchanges of every device without the wait for the last one, shape (D,).
-        wait_ms: how long every device waits for the last one, shape (D,).
-        margin_ms: how much longer the step is for this device than for the next: the most that unloading it can gain
-            while what others send to it stays the same.
-        cause: what it has more of than the mean device.
-    """
+    """The device that holds up a step."""
 
     device: int
-    compute_ms: Floats
-    exchange_ms: Floats
-    wait_ms: Floats
+    compute_ms: Floats  #: forward plus backward, of every device, shape (D,)
+    exchange_ms: Floats  #: all exchanges without the wait for the last device, shape (D,)
+    wait_ms: Floats  #: for the last device, shape (D,)
+    #: How much longer the step is for this device than for the next: the most that unloading it can gain while what
+    #: others send to it stays the same.
     margin_ms: float
-    cause: Cause
-
-    @property
-    def excess_ms(self) -> float:
-        """By how much its compute or its exchange exceeds the mean device's, whichever does more."""
-        return max(float(times[self.device] - times.mean()) for times in (self.compute_ms, self.exchange_ms))
+    cause: Cause  #: what it has more of than the mean device
 
 
 def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck:
@@ -96,14 +71,11 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 
     # Where nothing exceeds the mean, what takes longer counts as the cause.
-    more = {"compute": compute[device] - compute.mean(), "exchange": exchange[device] - exchange.mean()}
-    if max(more.values()) <= 0:
-        more = {"compute": compute[device], "exchange": exchange[device]}
-    cause: Cause = "other"
-    if more["compute"] >= more["exchange"]:
-        cause = "compute"
-    elif columns[device] >= np.mean(columns):
-        cause = "columns"
+    more_compute, more_exchange = compute[device] - compute.mean(), exchange[device] - exchange.mean()
+    if max(more_compute, more_exchange) <= 0:
+        more_compute, more_exchange = compute[device], exchange[device]
+    of_exchange: Cause = "columns" if columns[device] >= np.mean(columns) else "other"
+    cause: Cause = "compute" if more_compute >= more_exchange else of_exchange
     return Bottleneck(device, compute, exchange, wait, float(margins[device]), cause)
 
 
@@ -124,17 +96,12 @@ def _busy_and_wait(cost: PlanCost) -> tuple[Floats, Floats]:
 
 def _margin_of_largest(values: Floats) -> Floats:
     """Return by how much the largest of `values` exceeds the second at its place, and 0 elsewhere, shape (D,)."""
-    margins = np.zeros(len(values))
-    order = np.argsort(values)
-    margins[order[-1]] = values[order[-1]] - (values[order[-2]] if len(values) > 1 else 0.0)
-    return margins
+    second = np.sort(values)[-2] if len(values) > 1 else 0.0
+    return np.where(np.arange(len(values)) == values.argmax(), values - second, 0.0)
 
 
 def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None) -> list[str]:
-    """Return lines on the fullest and on the slowest device, and on the tables that make it slow.
-
-    Without a cost that has times, the device with most lookups counts as the slowest.
-    """
+    """Return lines on the fullest and the slowest device, by lookups without a cost, and on tables responsible."""
     used = [held.total for held in plan.memory_per_device(task)]
     shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
     fullest = shares.index(max(shares))
@@ -154,7 +121,8 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
 
     columns = pooled_widths(task, plan)
     found = find_bottleneck(cost, columns)
-    is_even = found.excess_ms < _EVEN_SHARE * cost.total_ms
+    excess_ms = max(float(times[found.device] - times.mean()) for times in (found.compute_ms, found.exchange_ms))
+    is_even = excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
     slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}"
     if is_even and found.margin_ms < _SHOWN_MS:
@@ -179,7 +147,6 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
 
 
 def _waits(found: Bottleneck, slowest: int) -> str:
-    """Say of the slowest device for how long it waits, and for which one."""
     last = int((found.wait_ms == 0).argmax())
     if slowest == last or not found.wait_ms[slowest] > 0:
         return ""
@@ -192,8 +159,7 @@ def _as_times_mean(values: Sequence[float], device: int) -> str:
 
 
 def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["lookups", "columns"]) -> str:
-    """Name the shards of one device with most of its load, largest first, and the share of each."""
-    loads = [values_per_sample(task, shard) if unit == "lookups" else shard.num_columns for shard in shards]
+    loads = [_values_per_sample(task, shard) if unit == "lookups" else shard.num_columns for shard in shards]
     total = sum(loads) or 1.0
     largest = sorted(zip(shards, loads, strict=True), key=lambda pair: -pair[1])
     named = [
@@ -205,11 +171,8 @@ def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["loo
     return ", ".join(named) + f" of its {unit}" if named else "none, it holds no shard"
 
 
-def values_per_sample(task: ShardingTask, shard: Shard) -> float:
-    """Return the values that a shard looks up per sample: ids times columns, rows being equally likely.
-
-    0 for a table that the task does not have, so that a wrong plan can be drawn.
-    """
+def _values_per_sample(task: ShardingTask, shard: Shard) -> float:
+    """Return ids times columns, rows being equally likely; 0 for a table that the task lacks, so that it is drawn."""
     if not task.has_table(shard.table):
         return 0.0
     table = task.table(shard.table)
@@ -218,4 +181,4 @@ def values_per_sample(task: ShardingTask, shard: Shard) -> float:
 
 def device_loads(task: ShardingTask, plan: ShardingPlan) -> list[float]:
     """Return the values looked up per sample on every device."""
-    return [sum(values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]
+    return [sum(_values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]

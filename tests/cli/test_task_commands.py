@@ -79,7 +79,7 @@ def test_plan_show_draws_devices_memory_and_cost(capsys):
     assert main(["plan", "show", "task.json", "plan.json", "--cost", "evaluation_toys:CountCost"]) == 0
     text = capsys.readouterr().out
     assert "slowest: device 0, 2.000 ms" in text
-    assert "█" in text
+    assert "###" in text
 
 
 def test_plan_show_of_an_infeasible_plan_is_exit_code_1(here, capsys):
@@ -114,41 +114,6 @@ def test_plan_show_says_what_a_step_has_in_memory(here, capsys):
     assert main(["plan", "show", "step.json", "plan.json"]) == 0
     header = next(line for line in capsys.readouterr().out.splitlines() if "device" in line and "memory" in line)
     assert header.split()[2:8] == ["weights", "optimizer", "in", "flight", "reserved", "memory"]
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_step_memory_lists_its_parts_by_device_in_the_hottest_batch(here, capsys, counted):
-    topology = Topology(num_devices=2, memory_bytes=(100_000, 1000))
-    step = StepMemory(reserved_bytes=500) if counted else None
-    toy = ShardingTask.load("task.json")
-    tables = tuple(dataclasses.replace(table, precision="fp32") for table in toy.tables)
-    task = dataclasses.replace(toy, tables=tables, precision="fp16", topology=topology, step_memory=step)
-    (here / "step.json").write_text(task.to_json())
-    plan = ShardingPlan.table_wise(task, [0, 0, 0, 1])
-    (here / "plan.json").write_text(plan.to_json())
-    # By weights alone it fits.
-    assert main(["plan", "show", "step.json", "plan.json", "--step-memory", "--json"]) == (1 if counted else 0)
-    parts = json.loads(capsys.readouterr().out)["step_memory"]
-    as_counted = dataclasses.replace(task, step_memory=step or StepMemory())
-    memory = zip(plan.memory_per_device(as_counted), plan.memory_per_device(as_counted, hottest=False), strict=True)
-    for part, (hottest, average), shards in zip(parts, memory, (3, 1), strict=True):
-        assert (part["weights"], part["optimizer"], part["reserved"]) == (
-            hottest.weights, hottest.optimizer, 500 * counted,
-        )  # fmt: skip
-        assert part["ids"] + part["outputs"] + part["quantizer"] == hottest.in_flight
-        columns = sum(shard.num_columns for shard in plan.on(part["device"]))
-        assert part["quantizer"] == columns * task.batch_size * 0.5 * 2
-        assert len(plan.on(part["device"])) == shards
-        assert part["total"] == hottest.total >= part["average_total"] == average.total
-        assert part["memory_bytes"] == topology.memory_bytes[part["device"]]
-    main(["plan", "show", "step.json", "plan.json", "--step-memory"])
-    shown = capsys.readouterr().out
-    assert shown.splitlines()[0].split()[:7] == [
-        "device", "weights", "optimizer", "ids", "outputs", "quantiser", "reserved"
-    ]  # fmt: skip
-    assert "device 1 has least left in its hottest batch" in shown
-    assert "missing" in shown
-    assert ("the task has no step_memory" in shown) != counted
 
 
 def test_device_is_refused_by_a_cost_that_does_not_measure(capsys):

@@ -72,27 +72,14 @@ def blamed(text: str) -> tuple[int, list[str]]:
     return int(found[1]), re.findall(r"'(t\d+)'", found[2])
 
 
-def test_the_device_with_most_compute_is_not_blamed_for_what_is_sent():
-    """Device 4 computes longest, which is a small part of a step; device 7 sends more columns than any other."""
-    plan = lopsided(COMMUNICATION, "lookups and columns")
-    cost = ROOFLINE.evaluate(COMMUNICATION, [plan])[0]
-    compute = cost.per_device[:, 1] + cost.per_device[:, 4]
-    assert compute.argmax() == 4
-    assert compute.max() < 0.2 * cost.total_ms
-    text = remarks_of(COMMUNICATION, plan)
-    assert blamed(text)[0] == 7
-    assert "the columns that it sends set it apart" in text
-    assert "of its columns" in text
-
-
-@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "columns", 7), (COMPUTE, "lookups", 4)])
+@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "lookups and columns", 7), (COMPUTE, "lookups", 4)])
 def test_moving_a_table_that_is_named_helps(task, by, device):
     """And no table of another device helps more than the best of the named."""
     plan = lopsided(task, by)
     text = remarks_of(task, plan)
     found, named = blamed(text)
     assert found == device
-    assert f"of its {by}" in text
+    assert f"of its {by.rpartition(' ')[2]}" in text
     gained = ms(task, plan) - min(best_move(task, plan, table) for table in named)
     elsewhere = [s.table for s in plan.shards if s.devices[0] != device][::5]
     assert gained > 0.01 * ms(task, plan)
@@ -111,24 +98,14 @@ def cost_of(compute, exchange) -> PlanCost:
     )
 
 
-def test_the_wait_is_no_part_of_what_a_device_does():
-    found = find_bottleneck(cost_of([2, 10, 3], [1, 2, 4]), [4, 8, 16])
-    assert found.compute_ms.tolist() == [2, 10, 3]
-    assert found.exchange_ms.tolist() == [2, 4, 8]
-
-
 def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_largest_sum():
     """Busy until the exchange 12, the next 7: 5 ms for device 1 alone. Device 2 has the largest sum, by 2 ms."""
     cost = cost_of([2, 10, 3], [1, 2, 4])
     found = find_bottleneck(cost, [4, 8, 16])
+    assert (found.compute_ms.tolist(), found.exchange_ms.tolist()) == ([2, 10, 3], [2, 4, 8])
     assert cost.slowest_device == 2
     assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
-
-
-def test_the_slowest_device_is_said_to_wait_for_the_one_that_holds_up_the_step():
-    """Device 1 is busy for 12 ms, device 2 for 7: it waits for 5, and then exchanges longest."""
-    plan = ShardingPlan.table_wise(THREE, [0, 1, 2])
-    text = render_plan(THREE, plan, cost_of([2, 10, 3], [1, 2, 4]), width=4000)
+    text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), cost, width=4000)
     assert "slowest: device 2, 16.000 ms, 5.000 ms of which it waits for device 1" in text
     assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
 
@@ -139,20 +116,6 @@ def test_no_device_is_named_where_all_do_the_same():
     assert "held up by: no device, devices are even within 1 % of the step" in text
     assert "0.000 ms longer" not in text
     assert "tables responsible" not in text
-
-
-def test_a_step_that_begins_with_ids_waits_for_them():
-    """Device 0 is last to enter the forward exchange, by 5 + 1 against 1 + 4; device 1 then takes 2 ms longer."""
-    ids = np.array([5.0, 1.0])
-    forward = np.array([1.0, 4.0])
-    sent = np.array([1.0, 1.0])
-    backward = np.array([3.0, 5.0])
-    wait = (ids + forward).max() - ids - forward
-    cost = PlanCost(np.column_stack([ids, forward, wait + sent, sent, backward]), "toy", "1", "toy")
-    found = find_bottleneck(cost, [4, 4])
-    assert (found.wait_ms.tolist(), found.device, found.margin_ms) == ([0, 1], 1, 2.0)
-    assert cost.total_ms == 6 + 1 + 1 + 5
-    assert found.exchange_ms.tolist() == [7, 3]
 
 
 @pytest.mark.parametrize("hardware", ["cpu-core", "a100"])

@@ -8,7 +8,6 @@ from evaluation_toys import CountCost, toy_tasks
 from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.plan_view import bar, table_changes
-from shardgym.task import format_bytes
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
@@ -20,8 +19,8 @@ def cost_of(plan):
 
 
 def test_bars_fill_in_proportion():
-    assert (bar(0.5, 4), bar(0.5, 4, ascii_only=True), bar(2.0, 4, ascii_only=True)) == ("██··", "##..", "####")
-    assert (bar(0.3, 0), bar(0.0, 3), bar(1.0, 3)) == ("", "···", "███")
+    assert [bar(share, 4) for share in (0.0, 0.5, 2.0)] == ["....", "##..", "####"]
+    assert bar(0.3, 0) == ""
 
 
 @pytest.mark.parametrize(
@@ -30,15 +29,10 @@ def test_bars_fill_in_proportion():
 def test_ids_are_the_first_part_of_a_bar_unless_they_are_hidden(hidden, legend, stacked):
     """Device 0 takes 1.5 ms, a third of it for ids."""
     cost = PlanCost([[0.5, 1.0, 0, 0, 0], [0.25, 0.5, 0, 0, 0]], "toy", "1", "toy", ids_hidden=hidden)
-    text = render_plan(TASK, HALVES, cost, width=200, ascii_only=True)
+    text = render_plan(TASK, HALVES, cost, width=200)
     assert legend in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("0 "))
     assert line.split()[-1] == "".join(4 * mark for mark in stacked)
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
-def test_sizes_have_short_units(size, text):
-    assert format_bytes(size) == text
 
 
 def test_a_plan_shows_every_device_with_memory():
@@ -65,12 +59,10 @@ def test_without_a_cost_the_busiest_device_is_that_with_most_lookups():
     assert "busiest: device 1, 1.40 times the mean" in render_plan(TASK, HALVES, width=100)
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_no_line_is_wider_than_the_terminal(width, ascii_only):
-    text = render_plan(TASK, HALVES, cost_of(HALVES), width=width, ascii_only=ascii_only)
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_no_line_is_wider_than_the_terminal(width):
+    text = render_plan(TASK, HALVES, cost_of(HALVES), width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert text.isascii() == ascii_only
 
 
 def test_an_infeasible_plan_is_drawn_with_its_problems():
@@ -79,30 +71,6 @@ def test_an_infeasible_plan_is_drawn_with_its_problems():
     assert "problem: table 'ghost' is not in the task" in text
     assert "problem: rows [5, 10) columns [0, 4) of table 't3' are missing" in text
     assert "problem: device 0 holds 560 bytes, 80 more than its 480" in text
-
-
-def remedies_of(task, *shards):
-    return " ".join(render_plan(task, ShardingPlan.of(task, shards), width=4000).split()).partition("remedy: ")[2]
-
-
-def test_what_does_not_fit_is_told_what_to_move():
-    """Four tables of 160 bytes, two devices of 480: the first table on the list is as good as any."""
-    text = remedies_of(TASK, *ShardingPlan.table_wise(TASK, [0, 0, 0, 0]).shards)
-    assert text == "device 0 fits when 't0' (160 B) moves to device 1, which has 480 B left"
-
-
-def test_what_cannot_move_whole_is_told_where_to_cut():
-    """A table of 12 columns and 1,200 bytes on 900: 4 columns would leave 800, and 400 fit on the other device."""
-    table = EmbeddingTable("wide", 25, 12)
-    task = ShardingTask((table,), Topology(2, (900, 500)), batch_size=4)
-    text = remedies_of(task, Shard.whole(table, 0))
-    expected = "device 0 fits when 'wide' (1.2 KiB) is cut, and 4 of its 12 columns (400 B) move to device 1, which has"
-    assert text == f"{expected} 500 B left"
-    small = ShardingTask((table,), Topology(2, (900, 300)), batch_size=4)
-    text = remedies_of(small, Shard.whole(table, 0))
-    assert text.startswith(
-        "device 0 needs more than one move or cut: it holds 300 B too much, and no device has room for"
-    )
 
 
 def test_idle_devices_are_counted():
@@ -119,15 +87,14 @@ def test_a_diff_tells_moves_from_other_cuts():
     assert found == {"t2": True, "t3": False}
     text = render_diff(TASK, HALVES, after, width=200)
     assert "1 tables moved, 1 cut differently, 2 the same" in text
-    assert "moved 't2': device 1 → 0" in text
-    halves = "rows [0, 5) columns [0, 4) on 0 + rows [5, 10) columns [0, 4) on 1"
-    assert f"cut   't3': rows [0, 10) columns [0, 4) on 1 → {halves}" in text
+    assert "moved 't2': device 1 -> device 0" in text
+    halves = "rows [0, 5) columns [0, 4) on device 0 + rows [5, 10) columns [0, 4) on device 1"
+    assert f"cut   't3': rows [0, 10) columns [0, 4) on device 1 -> {halves}" in text
 
 
 def test_a_diff_with_costs_says_which_is_better():
-    text = render_diff(TASK, HALVES, LOPSIDED, (cost_of(HALVES), cost_of(LOPSIDED)), width=100, ascii_only=True)
+    text = render_diff(TASK, HALVES, LOPSIDED, (cost_of(HALVES), cost_of(LOPSIDED)), width=100)
     assert "A: 2.000 ms, slowest device 0. B: 3.000 ms, slowest device 0. B against A: +50.0 %." in text
-    assert text.isascii()
 
 
 @pytest.mark.parametrize(("listed", "moved", "more"), [(1, 1, True), (2, 2, False)])
@@ -135,23 +102,16 @@ def test_a_diff_lists_so_many_tables(listed, moved, more, monkeypatch):
     monkeypatch.setattr("shardgym.rendering.plan_view.MAX_LISTED", listed)
     text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), width=100)
     assert text.count("moved '") == moved
-    assert ("... and 1 more table; --json lists them" in text) == more
+    assert ("... and 1 more; --json lists them" in text) == more
 
 
 def test_a_diff_lists_the_first_pieces_of_a_table(monkeypatch):
-    """Of five pieces on one device each, and of the same ones moved."""
     monkeypatch.setattr("shardgym.rendering.plan_view.MAX_PIECES", 2)
     start = ShardingPlan.table_wise(TASK, [0, 0, 0, 0])
-    cut, moved = (
-        ShardingPlan.of(
-            TASK,
-            [*start.shards[:3], *(Shard("t3", (2 * n, 2 * n + 2), (0, 4), (n + first) % 2) for n in range(5))],
-        )
-        for first in (0, 1)
-    )
-    two = "rows [0, 2) columns [0, 4) on 0 + rows [2, 4) columns [0, 4) on 1 and 3 more"
-    assert f"cut   't3': rows [0, 10) columns [0, 4) on 0 → {two}" in render_diff(TASK, start, cut, width=200)
-    assert "moved 't3': device 0, 1 and 3 more → 1, 0 and 3 more" in render_diff(TASK, cut, moved, width=200)
+    pieces = [Shard("t3", (2 * n, 2 * n + 2), (0, 4), n % 2) for n in range(5)]
+    cut = ShardingPlan.of(TASK, [*start.shards[:3], *pieces])
+    two = "rows [0, 2) columns [0, 4) on device 0 + rows [2, 4) columns [0, 4) on device 1 and 3 more"
+    assert f"columns [0, 4) on device 0 -> {two}" in render_diff(TASK, start, cut, width=200)
 
 
 def test_kinds_are_counted_where_tables_are_not_all_whole():
@@ -163,5 +123,4 @@ def test_kinds_are_counted_where_tables_are_not_all_whole():
     assert "tables: 3 table_wise, 1 data_parallel, in groups of 2 devices" in text
     assert "tables:" not in render_plan(task, ShardingPlan.table_wise(task, [0, 1, 2, 3]), width=100)
     other = ShardingPlan.of(task, [*held, Shard.whole(tables[3], 1, 3)], group_size=2)
-    assert "moved 't3': device devices 0, 1, 2, 3" not in render_diff(task, plan, other, width=100)
-    assert "moved 't3': devices 0, 1, 2, 3" in render_diff(task, plan, other, width=100)
+    assert "moved 't3': devices 0, 1, 2, 3 -> devices 1, 3" in render_diff(task, plan, other, width=100)

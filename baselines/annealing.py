@@ -10,7 +10,7 @@ from baselines.placement_prices import Changes, Neighbourhood
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arguments import check_int
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 
 #: Draws in succession without an allowed change after which the search ends.
 _DRAWS_IN_VAIN = 100

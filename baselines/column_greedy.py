@@ -10,12 +10,12 @@ from baselines.lpt import alone_ms
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 
 class ColumnGreedy:

@@ -14,12 +14,12 @@ from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 #: Plans priced together.
 _PRICED_TOGETHER = 2048

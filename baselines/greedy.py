@@ -14,11 +14,11 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import exceeds_devices
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask, exact_bytes
+from shardgym.plans.feasibility import exceeds_devices
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask, exact_bytes
 
 _GIB = 2**30
 

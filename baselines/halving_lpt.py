@@ -10,14 +10,14 @@ from baselines.column_greedy import Pieces, halved, halves, merged, place_with_c
 from baselines.lpt import LPTWhole
 from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import check_possible, exceeds_devices
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.solver import check_solve_arguments
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible, exceeds_devices
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 
 class LPT:

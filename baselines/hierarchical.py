@@ -14,14 +14,14 @@ from baselines.lpt import alone_ms, whole_table_ms
 from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask, exact_bytes
-from shardgym.ties import quantized
-from shardgym.topology import MAX_MEMORY_BYTES
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask, exact_bytes
+from shardgym.tasks.topology import MAX_MEMORY_BYTES
 
 Balance = Literal["lpt", "karmarkar_karp"]
 Inside = Literal["best", "table_wise", "column_wise", "row_wise"]

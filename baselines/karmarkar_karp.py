@@ -12,10 +12,10 @@ from baselines.greedy import place_greedily
 from baselines.lpt import whole_table_ms
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.feasibility import check_possible
-from shardgym.plan import ShardingPlan
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 
 class KarmarkarKarp:

@@ -12,7 +12,7 @@ from baselines.queries import QuerySearch, SearchRun
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 
 #: Changes that are priced together where the first improvement is taken.
 _PRICED_TOGETHER = 64

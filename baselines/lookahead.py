@@ -14,13 +14,13 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 
 class Lookahead:

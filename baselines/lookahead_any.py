@@ -15,15 +15,15 @@ from shardgym.arguments import check_int
 from shardgym.arrays import Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 #: Return of an episode that ends without a plan; no plan takes as long.
 _PENALTY_MS = -1e9

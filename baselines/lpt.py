@@ -11,13 +11,13 @@ import numpy as np
 from baselines.greedy import place_greedily
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, MeasurementError
-from shardgym.feasibility import check_possible, exceeds_devices
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible, exceeds_devices
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 
 class LPTWhole:

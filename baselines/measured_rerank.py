@@ -15,14 +15,14 @@ import numpy as np
 from shardgym.arguments import check_dict, check_int, describe
 from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
+from shardgym.costs.ties import quantized
 from shardgym.errors import NO_PLAN, InputError, MeasurementError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget
-from shardgym.plan import ShardingPlan
+from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
 from shardgym.registry import find_class
-from shardgym.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
 
 #: Seed of a measurer that draws ids. Judges have 0 unless somebody chose another one.
 _SEED = 20_231_107

@@ -12,10 +12,10 @@ from baselines.column_greedy import halves
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.costs.ties import quantized
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 #: Elements of the arrays of one query; larger ones leave the processor's cache.
 _ELEMENTS_AT_ONCE = 2**18
@@ -24,7 +24,7 @@ _WHOLE, _LEFT, _RIGHT = range(3)
 
 
 class PlacementPrices:
-    """Prices placements of C candidate shards. Prices are quantized, see `shardgym.ties`.
+    """Prices placements of C candidate shards. Prices are quantized, see `shardgym.costs.ties`.
 
     A placement says which candidates each device holds, as booleans of shape (D, C). A candidate may be on several
     devices: it stands for columns of a table, and which columns these are is settled when a plan is made.
@@ -104,7 +104,7 @@ def joined(changes: Sequence[Changes]) -> Changes:
 
 
 class Neighbourhood:
-    """A placement, which can be changed, and prices of changes; prices are quantized, see `shardgym.ties`.
+    """A placement, which can be changed, and prices of changes; prices are quantized, see `shardgym.costs.ties`.
 
     Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
     every change is evaluated as a whole plan. No device gets two shards of a table.

@@ -12,11 +12,11 @@ import numpy as np
 from baselines.column_greedy import place_with_cuts, whole_tables
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Plans that a search without a time limit asks about, for each table of the task.
 _QUERIES_PER_TABLE = 50

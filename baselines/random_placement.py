@@ -7,9 +7,9 @@ import numpy as np
 from baselines.greedy import devices_with_room
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 
 class RandomSolver:

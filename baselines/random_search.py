@@ -11,9 +11,9 @@ from baselines.placement_prices import PlacementPrices
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 #: Plans drawn and priced together.
 _DRAWN_TOGETHER = 64

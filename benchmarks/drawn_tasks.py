@@ -8,8 +8,8 @@ import functools
 import numpy as np
 
 from shardgym import EmbeddingTable, ShardingTask, Topology, ZipfIds, load_pool
-from shardgym.pools.load import load_model
-from shardgym.table import TablePool
+from shardgym.tables.pools.load import load_model
+from shardgym.tables.table import TablePool
 
 BATCH = 8192
 _SCALE = 8

@@ -11,10 +11,10 @@ then is in use for so many steps of training (`--intervals`). Three jobs do so:
   their network cards at once, spread over the interval.
 
 The solver asks the oracle of the suite, its judge says what steps take. Moves take the time of the busiest link, with
-training paused and nothing else (`shardgym.migration`); what checkpoints, compiling and warming caches take is not
-counted. Printed are, as means over drifts: milliseconds of a step, bytes that move in all changes together and those of
-them that cross network cards, and the time of all steps and moves relative to `keep`. With --page, the table goes into
-docs/solvers.md.
+training paused and nothing else (`shardgym.plans.migration`); what checkpoints, compiling and warming caches take is
+not counted. Printed are, as means over drifts: milliseconds of a step, bytes that move in all changes together and
+those of them that cross network cards, and the time of all steps and moves relative to `keep`.
+With --page, the table goes into docs/solvers.md.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tqdm import tqdm
 from shardgym import CostModel, ShardingPlan, ShardingTask, Suite, load_suite, make_cost
 from shardgym.cli.common import open_solver
 from shardgym.errors import InputError, ShardGymError
-from shardgym.migration import migration, rebound
-from shardgym.solver import Solver, takes, warm_up
-from shardgym.topology import GIB
+from shardgym.evaluation.solver import Solver, takes, warm_up
+from shardgym.plans.migration import migration, rebound
+from shardgym.tasks.topology import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "solvers.md"
 BLOCK = "drift"

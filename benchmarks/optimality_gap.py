@@ -25,7 +25,7 @@ from tabulate import tabulate
 from baselines.milp.solver import Milp
 from shardgym import ShardingPlan, ShardingTask, make_cost, make_solver
 from shardgym.errors import ShardGymError
-from shardgym.solver import warm_up
+from shardgym.evaluation.solver import warm_up
 
 #: Held against the same bound.
 OTHERS = ("lpt", "hierarchical", "row_wise", "neuroshard_plus")

@@ -34,7 +34,7 @@ from shardgym import CostModel, make_cost
 from shardgym.arguments import check_int
 from shardgym.cli.common import open_solver
 from shardgym.errors import InputError, ShardGymError
-from shardgym.solver import Solver, call_solver, solver_names, warm_up
+from shardgym.evaluation.solver import Solver, call_solver, solver_names, warm_up
 
 TOO_LONG = "-"
 #: Takes as long as its measurements, minutes a plan, so it is timed only where it is named.

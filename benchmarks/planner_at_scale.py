@@ -41,7 +41,7 @@ from torchrec.distributed.planner import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 from shardgym import ShardingTask, Topology, load_pool, make_cost, make_solver
-from shardgym.solver import warm_up
+from shardgym.evaluation.solver import warm_up
 from shardgym.torchrec import ShardGymPlanner, from_torchrec, model_from_task, task_from_model
 
 #: Samples of a rank.

@@ -30,9 +30,9 @@ import torch
 import torch.distributed as dist
 
 from shardgym.costs.fbgemm.namespaces import INTERFACE, join_network
-from shardgym.ids import draw_bags
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.ids import draw_bags
+from shardgym.tasks.task import ShardingTask
 
 #: Different batches that steps take in turn.
 BATCHES = 4

@@ -42,7 +42,7 @@ from shardgym.leaderboard import load_boards
 from shardgym.leaderboard.boards import joined
 from shardgym.leaderboard.details import agreement_of_measurements, ms_of_plans
 from shardgym.leaderboard.statistics import rank_agreement
-from shardgym.provenance import utc_now
+from shardgym.machine import utc_now
 
 _DRAWS_PER_PLAN = 200
 _SEARCHES = ("lpt", "column_greedy", "neuroshard", "neuroshard_plus")

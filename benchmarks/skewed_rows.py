@@ -28,11 +28,11 @@ from tqdm import tqdm
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.arrays import Floats
-from shardgym.bags import Bags, ReuseCounts
-from shardgym.ids import draw_bags
-from shardgym.row_access import access_share, distinct_rows
-from shardgym.row_ranges import RangeCounts
-from shardgym.table import RecordedIds, RowOrder
+from shardgym.tables.bags import Bags, ReuseCounts
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import access_share, distinct_rows
+from shardgym.tables.row_ranges import RangeCounts
+from shardgym.tables.table import RecordedIds, RowOrder
 
 BATCH_SIZE = 16_384
 ORDERS: tuple[RowOrder, ...] = ("scattered", "by_frequency", "blocks")
@@ -164,7 +164,7 @@ def row_shards(table: EmbeddingTable, devices: int, even: bool, rng: np.random.G
 
 
 def recorded(table: EmbeddingTable, seed: int) -> EmbeddingTable:
-    """Return a table as a file with one batch of its ids would give it, see `shardgym.pools.files`."""
+    """Return a table as a file with one batch of its ids would give it, see `shardgym.tables.pools.files`."""
     indices = draw_bags(table, BATCH_SIZE, seed=seed).indices
     ranges = RangeCounts.of(indices, table.num_embeddings)
     shares = {"range_shares": ranges.lookups, "range_distinct": ranges.distinct}

@@ -50,10 +50,10 @@ from tqdm import tqdm
 from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from shardgym.evaluation.solver import warm_up
 from shardgym.leaderboard.statistics import mean_ratio
-from shardgym.plan import Kind
-from shardgym.solver import warm_up
-from shardgym.suites import suite_names
+from shardgym.plans.plan import Kind
+from shardgym.tasks.suites import suite_names
 
 THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
 OURS = ("neuroshard_plus",)

@@ -38,7 +38,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from shardgym import ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import namespaces
-from shardgym.ids import draw_bags
+from shardgym.tables.ids import draw_bags
 from shardgym.torchrec import model_from_task, to_torchrec
 
 #: Ranks of a host.

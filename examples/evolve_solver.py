@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shardgym
+from shardgym.costs.rendering.bottleneck import describe_bottleneck
 from shardgym.evaluation import SolverSpec
-from shardgym.rendering.bottleneck import describe_bottleneck
 
 #: Tasks of the kind of dlrm4-v2 from the half of the pool that no suite draws from.
 DEVELOPMENT = """\

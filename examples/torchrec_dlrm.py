@@ -38,7 +38,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import shardgym
-from shardgym.ids import draw_bags
+from shardgym.tables.ids import draw_bags
 from shardgym.torchrec import ShardGymPlanner, from_torchrec, task_from_model, topology_from_torchrec
 
 BATCH_SIZE = 256  # of one rank

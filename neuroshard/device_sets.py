@@ -14,7 +14,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS
-from shardgym.ties import quantized
+from shardgym.costs.ties import quantized
 
 #: The number of the set of an empty device.
 EMPTY = 0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import platformdirs
 
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
 
 #: Shown by commands where they show progress.
 _logger = logging.getLogger("shardgym.solvers.neuroshard")

@@ -7,7 +7,7 @@ import numpy as np
 from neuroshard.shard_table import ShardTable, plan_of, units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.task import exact_bytes
+from shardgym.tasks.task import exact_bytes
 
 #: Shards that the exhaustive part of the packing places before it gives up.
 _MOST_STEPS = 20_000

@@ -11,10 +11,10 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey, shard_key
-from shardgym.shard import ComputeKernel, Shard
-from shardgym.table import EmbeddingTable, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.ties import BITS, rounded
+from shardgym.costs.ties import BITS, rounded
+from shardgym.plans.shard import ComputeKernel, Shard
+from shardgym.tables.table import EmbeddingTable, ZipfIds
+from shardgym.tasks.task import ShardingTask
 
 #: Shares of a table's rows, popular ones first, that splits put into the memory of the device.
 SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))

@@ -14,10 +14,10 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 
 class ShardTable:

@@ -16,12 +16,12 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arguments import describe
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, InUse, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, InUse, OutOfTime
+from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT
+from shardgym.tasks.task import ShardingTask
 
 
 class ColumnSolver(abc.ABC):

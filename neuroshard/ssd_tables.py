@@ -7,8 +7,8 @@ import dataclasses
 from neuroshard.row_splits import added_ms
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import shard_key
-from shardgym.shard import SSD_OPTIMIZERS, Shard
-from shardgym.task import ShardingTask
+from shardgym.plans.shard import SSD_OPTIMIZERS, Shard
+from shardgym.tasks.task import ShardingTask
 
 
 def ssd_choices(task: ShardingTask, costs: AdditiveCosts) -> list[frozenset[str]]:

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     )
     from shardgym.evaluation import evaluate, read_results, verify
     from shardgym.evaluation.result import Result
-    from shardgym.plan import ShardingPlan
-    from shardgym.pools import TablePool, load_pool
-    from shardgym.shard import Shard
-    from shardgym.solver import Observer, Solver, make_solver
-    from shardgym.step_memory import StepMemory
-    from shardgym.streams.drawn import DrawnStream
-    from shardgym.streams.open import open_stream
-    from shardgym.streams.tables import pool_of_stream
-    from shardgym.suites import Suite, load_suite
-    from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
-    from shardgym.task import ShardingTask
-    from shardgym.topology import Topology
+    from shardgym.evaluation.solver import Observer, Solver, make_solver
+    from shardgym.plans.plan import ShardingPlan
+    from shardgym.plans.shard import Shard
+    from shardgym.tables.pools import TablePool, load_pool
+    from shardgym.tables.streams.drawn import DrawnStream
+    from shardgym.tables.streams.open import open_stream
+    from shardgym.tables.streams.tables import pool_of_stream
+    from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
+    from shardgym.tasks.step_memory import StepMemory
+    from shardgym.tasks.suites import Suite, load_suite
+    from shardgym.tasks.task import ShardingTask
+    from shardgym.tasks.topology import Topology
 
 __version__ = "0.1.0"
 
@@ -43,13 +43,14 @@ _HOME = {
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
     "Result": "evaluation.result", "evaluate": "evaluation", "read_results": "evaluation", "verify": "evaluation",
-    "EmbeddingTable": "table", "RangeIds": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
-    "Shard": "shard", "ShardingPlan": "plan",
-    "TablePool": "pools", "load_pool": "pools",
-    "Observer": "solver", "Solver": "solver", "make_solver": "solver",
-    "DrawnStream": "streams.drawn", "open_stream": "streams.open", "pool_of_stream": "streams.tables",
-    "StepMemory": "step_memory", "Suite": "suites", "load_suite": "suites",
-    "ShardingTask": "task", "Topology": "topology",
+    "Observer": "evaluation.solver", "Solver": "evaluation.solver", "make_solver": "evaluation.solver",
+    "Shard": "plans.shard", "ShardingPlan": "plans.plan",
+    "EmbeddingTable": "tables.table", "RangeIds": "tables.table", "RecordedIds": "tables.table",
+    "UniformIds": "tables.table", "ZipfIds": "tables.table",
+    "TablePool": "tables.pools", "load_pool": "tables.pools", "DrawnStream": "tables.streams.drawn",
+    "open_stream": "tables.streams.open", "pool_of_stream": "tables.streams.tables",
+    "ShardingTask": "tasks.task", "StepMemory": "tasks.step_memory", "Suite": "tasks.suites",
+    "Topology": "tasks.topology", "load_suite": "tasks.suites",
 }  # fmt: skip
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-import shardgym.collection.measuring as measuring
-import shardgym.collection.run as collect_module
+import shardgym.training.collecting as collect_module
+import shardgym.training.measuring as measuring
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, StepTimes
 from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardgym.row_access import access_share, distinct_rows
+from shardgym.tables.row_access import access_share, distinct_rows
 
 
 def expected_loads(task, plan):

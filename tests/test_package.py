@@ -21,7 +21,7 @@ HEAVY = ("torch", "fbgemm_gpu", "stable_baselines3", "scipy", "pandas", "pyarrow
     "code",
     [
         "import shardgym; shardgym.load_pool('synthetic-2021'); shardgym.load_suite('tiny-v1')[0]",
-        "import shardgym, shardgym.provenance; shardgym.provenance.versions(); shardgym.read_results",
+        "import shardgym, shardgym.machine; shardgym.machine.versions(); shardgym.read_results",
         "import shardgym; shardgym.make_cost('simulator')",
         "from shardgym.cli import main; main(['--help']); main(['run', '--help']); main(['list', 'suites'])",
         "from shardgym.cli import main; main(['list', 'solvers'])",

@@ -28,7 +28,7 @@ from shardgym import (
     ZipfIds,
 )  # fmt: skip
 from shardgym.records import CONFIG, Record, canonical_json, short_repr
-from shardgym.suites.spec import DrawnTasks
+from shardgym.tasks.suites.spec import DrawnTasks
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),

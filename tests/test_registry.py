@@ -11,8 +11,8 @@ import pytest
 from shardgym import InputError, ShardingPlan, make_cost, make_solver, registry
 from shardgym.cli import main
 from shardgym.errors import MissingDependencyError
+from shardgym.evaluation.solver import call_solver, solver_names
 from shardgym.registry import registered
-from shardgym.solver import call_solver, solver_names
 
 
 @pytest.fixture

@@ -162,9 +162,9 @@ def plans_of_sample(
     import shardgym
     from baselines.ppo.solver import PpoAny, PpoColumns
     from shardgym.errors import ShardGymError
+    from shardgym.evaluation.solver import solver_names
     from shardgym.records import canonical_json, sha256
-    from shardgym.solver import solver_names
-    from shardgym.suites.suite import suite_names
+    from shardgym.tasks.suites.suite import suite_names
 
     for policy in (PpoColumns, PpoAny):
         policy.episodes = EPISODES

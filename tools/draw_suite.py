@@ -41,13 +41,13 @@ from baselines.lpt import alone_ms
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, UNFAMILIAR
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, ShardGymError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.solver import make_solver
-from shardgym.suites import Suite, digests_path, load_suite, suite_names
-from shardgym.suites.sources import DrawnSource
-from shardgym.suites.spec import read_suite_file
-from shardgym.task import ShardingTask
+from shardgym.evaluation.solver import make_solver
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.suites import Suite, digests_path, load_suite, suite_names
+from shardgym.tasks.suites.sources import DrawnSource
+from shardgym.tasks.suites.spec import read_suite_file
+from shardgym.tasks.task import ShardingTask
 
 #: Of `neuroshard_plus`: enough to tell whether a task separates.
 KICKS = 16

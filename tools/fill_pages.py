@@ -44,7 +44,7 @@ from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
-from shardgym.pretraining.data import DataSet, load_data
+from shardgym.training.data import DataSet, load_data
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.

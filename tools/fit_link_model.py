@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.fbgemm.machine import cpu_tag
 from shardgym.costs.fbgemm.namespaces import BURST_BYTES, INTERFACE, join_network, why_not
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import samples_per_device
+from shardgym.machine import cpu_tag
 
 _ITERATIONS = 5
 _WARMUPS = 1

@@ -23,8 +23,8 @@ from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import RunInfo
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards
-from shardgym.suites import load_suite
-from shardgym.task import ShardingTask
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.task import ShardingTask
 
 #: Beside the records.
 BOUNDS = "bounds.json"

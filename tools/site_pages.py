@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)")
 #: Packages whose `__all__` is for users. What `shardgym` has is on its own page alone.
 PACKAGES = (
-    "shardgym", "shardgym.costs", "shardgym.evaluation", "shardgym.leaderboard", "shardgym.suites",
-    "shardgym.pools", "shardgym.torchrec", "shardgym.sweep", "shardgym.collection", "shardgym.conformance",
-    "shardgym.engines", "neuroshard", "neuroshard.plus",
+    "shardgym", "shardgym.costs", "shardgym.evaluation", "shardgym.leaderboard", "shardgym.tasks.suites",
+    "shardgym.tables.pools", "shardgym.torchrec", "shardgym.evaluation.sweep", "shardgym.training",
+    "shardgym.evaluation.conformance", "shardgym.engines", "neuroshard", "neuroshard.plus",
 )  # fmt: skip
 
 

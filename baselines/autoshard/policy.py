@@ -18,10 +18,10 @@ from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tens
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym.arrays import Bools
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.ties import quantized
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
 
 #: Of the recurrent network, and of what the policy sees of a device.
 STATE = 2 * LATENT

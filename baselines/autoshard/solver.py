@@ -34,9 +34,9 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PlanCost
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]

@@ -14,9 +14,9 @@ from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, on_device
 from baselines.learning.tables import FeatureScale, TaskBatch, table_features
 from shardgym.arrays import Floats
+from shardgym.costs.ties import quantized
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
 
 #: Layers for the predicted costs of a device.
 COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)

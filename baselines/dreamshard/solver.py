@@ -20,9 +20,9 @@ from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner, torch_generator
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]

@@ -10,12 +10,12 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import part_of, peers_of, reduce_scatter_ms
-from shardgym.row_access import access_by_range, distinct_by_range
-from shardgym.row_tiers import Tiers, node_size
-from shardgym.step_memory import ID_BYTES
-from shardgym.table import EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.ties import quantized
+from shardgym.costs.ties import quantized
+from shardgym.plans.row_tiers import Tiers, node_size
+from shardgym.tables.row_access import access_by_range, distinct_by_range
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.step_memory import ID_BYTES
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: Numbers of rows at which a table may be cut, evenly spaced by their logarithm.
 _GRID = 96

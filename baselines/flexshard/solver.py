@@ -10,16 +10,16 @@ import numpy as np
 from baselines.flexshard.cuts import Choices, best_tiers, choices_of, expected_ms
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible, plan_problems
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import position_matters
-from shardgym.row_tiers import STRIPES, Tiers, tier_plan
-from shardgym.shard import Shard
-from shardgym.solver import check_solve_arguments
-from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible, plan_problems
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.row_tiers import STRIPES, Tiers, tier_plan
+from shardgym.plans.shard import Shard
+from shardgym.tables.row_access import position_matters
+from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
+from shardgym.tasks.task import ShardingTask
 
 #: Shares of links inside of nodes in the time of an all-to-all that are tried, see `best_tiers`.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -37,7 +37,7 @@ class FlexShard:
     chosen and pieces are placed is ours:
 
     1. Every table has pairs of cut points, spaced by the logarithm of their rows. Expected times follow from the
-       probability of the rows (`shardgym.row_access`), the links of the topology, and dense gradients of copies.
+       probability of the rows (`shardgym.tables.row_access`), the links of the topology, and dense gradients of copies.
     2. A price of memory, the same for all tables, is lowered by bisection until copies fill the memory: see
        `best_tiers`. The slower of links inside and between nodes counts, so this is done for five weights of the two.
     3. Tiers are cut into stripes, and these over devices, so that all are asked for about as much: see `tier_plan`.

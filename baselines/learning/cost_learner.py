@@ -15,7 +15,7 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import TaskBatch
 from baselines.learning.training import Learner
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 
 class CostLearner(Learner):

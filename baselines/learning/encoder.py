@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.tables import FEATURES, FeatureScale
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
 
 #: Widths of the encoder in DreamShard (`models.py`) and AutoShard (`training.py`).
 ENCODER_WIDTHS = (len(FEATURES), 128, 32)
@@ -59,7 +59,7 @@ def on_device(devices: Tensor, num_devices: int) -> Tensor:
 
 
 def quantized_tensor(values: Tensor) -> Tensor:
-    """Return what `shardgym.ties.quantized` makes of numbers that decide."""
+    """Return what `shardgym.costs.ties.quantized` makes of numbers that decide."""
     return torch.round(values / QUANTUM) * QUANTUM
 
 

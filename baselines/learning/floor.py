@@ -9,10 +9,10 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NO_PLAN, InputError
+from shardgym.evaluation.solver import Solver, make_solver
 from shardgym.leaderboard.ranking import BASE, COLUMN_FLOOR
 from shardgym.leaderboard.statistics import MIN_TASKS, Interval, mean_interval, mean_ratio
-from shardgym.solver import Solver, make_solver
-from shardgym.suites import Suite
+from shardgym.tasks.suites import Suite
 
 
 class FloorComparison(NamedTuple):

@@ -7,8 +7,8 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 
 class TrainingOracle:

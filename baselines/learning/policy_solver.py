@@ -17,19 +17,19 @@ from baselines.learning.weights import CARD, load_network, pack, save_network, s
 from shardgym.arguments import check_int, describe
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.envs import ENV_IDS
 from shardgym.envs.vector_env import IDLE
 from shardgym.envs.wrappers import VectorFlatObservation
 from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError
-from shardgym.feasibility import check_possible
-from shardgym.plan import ShardingPlan
-from shardgym.pretraining.torch_ops import one_thread
-from shardgym.provenance import utc_now, versions
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.machine import utc_now, versions
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole
 from shardgym.registry import find_class
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
+from shardgym.training.torch_ops import one_thread
 
 #: Arguments of environments that a solver sets itself.
 _OWN_ARGUMENTS = (

@@ -35,13 +35,13 @@ from baselines.learning.weights import (
 from shardgym.arguments import check_instance, check_int, check_list_of
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.plan import ShardingPlan
-from shardgym.pretraining.torch_ops import one_thread
-from shardgym.provenance import utc_now, versions
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.machine import utc_now, versions
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import Record, sha256
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
+from shardgym.training.torch_ops import one_thread
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
@@ -67,7 +67,7 @@ def _deciding() -> Iterator[None]:
     """Let networks decide: without gradients, on one thread, and in double precision.
 
     Networks are trained in single precision, whose rounding differs from processor to processor in the seventh digit:
-    too much for `shardgym.ties`.
+    too much for `shardgym.costs.ties`.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -140,7 +140,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return a plan; called with one thread and without gradients unless the subclass enables them.
 
-        The network and torch's default are of double precision. What is compared is quantized, see `shardgym.ties`.
+        The network and torch's default are of double precision. What is compared is quantized (`shardgym.costs.ties`).
 
         Raises:
             NoFeasiblePlanError: no action is left that respects memory.

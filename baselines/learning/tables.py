@@ -11,8 +11,8 @@ from torch import Tensor
 
 from shardgym.arrays import Floats
 from shardgym.costs.simulator.features import reuse_of
-from shardgym.table import REUSE_BINS
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tables.table import REUSE_BINS
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: The 21 features of DreamShard (`utils.py`) and AutoShard (`training.py`), in DreamShard's order.
 FEATURES = ("dim", "rows", "pooling factor", "size", *(f"bin {i}" for i in range(REUSE_BINS)))

@@ -20,8 +20,8 @@ from shardgym.costs.links import (
     transfer_ms,
 )
 from shardgym.costs.shard_keys import ShardKey, shard_loads
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.ties import BITS, rounded
+from shardgym.costs.ties import BITS, rounded
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 
 class Line(NamedTuple):

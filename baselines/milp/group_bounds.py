@@ -12,7 +12,7 @@ from baselines.milp.exchanges import Exchanges
 from baselines.milp.kinds import Columns, Spread
 from baselines.milp.linear_program import LinearProgram, Terms
 from shardgym.arrays import Floats
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Numbers of pieces that are cases of their own, and those between two of them.
 _PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56)

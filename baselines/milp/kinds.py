@@ -15,10 +15,10 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.ties import BITS, rounded
+from shardgym.costs.ties import BITS, rounded
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 
 class Columns(NamedTuple):

@@ -33,8 +33,8 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.links import COLUMNS, GROUP_BYTES, LOADS
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.shard import COLUMN_UNIT
-from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
+from shardgym.plans.shard import COLUMN_UNIT
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Columns that fill whole sectors of any device, whatever the precision.
 _WHOLE_SECTORS = 32

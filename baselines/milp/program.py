@@ -13,7 +13,7 @@ from baselines.milp.kinds import Columns, Kinds, Spread, spread_loads
 from baselines.milp.linear_program import LinearProgram, Terms
 from neuroshard.plus.nodes import packed
 from shardgym.arrays import Floats, Ints
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Times are scaled so that an even share of all compute is this much, and memory so that the largest device has it:
 #: HiGHS allows errors of a millionth, in any unit.

@@ -20,12 +20,12 @@ from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.solver import Observer, Solver, call_solver, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Observer, Solver, call_solver, check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 
 #: TorchRec's sharding types that programs have besides columns. Grids are not among them.
 _TYPES = ("row_wise", "table_row_wise", "data_parallel")

@@ -7,11 +7,11 @@ import numpy as np
 from baselines.ppo.game import Moments
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
 
 #: Return of an episode that ends without a plan; nobody sees it.
 _PENALTY_MS = -1e9

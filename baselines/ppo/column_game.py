@@ -26,7 +26,7 @@ from shardgym.envs.features import (
 )
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Places of shares among the features of a device.
 _FREE = DEVICE_FEATURES.index("free_share")

@@ -24,8 +24,8 @@ from shardgym.costs.base import CostModel
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 
 class Decisions(NamedTuple):

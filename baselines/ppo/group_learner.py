@@ -25,9 +25,9 @@ from baselines.learning.training import Learner
 from baselines.ppo.episode import Decisions, Episodes
 from baselines.ppo.set_network import SetNetwork, observations_of
 from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.evaluation.solver import Solver
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.solver import Solver
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from baselines.learning.array_layers import Linear, forward, linears_of
 from baselines.learning.encoder import mlp
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.ties import quantized
 from shardgym.envs.features import (
     DEVICE_FEATURES,
     KIND_FEATURES,
@@ -22,7 +23,6 @@ from shardgym.envs.features import (
     TIME_FEATURES,
 )
 from shardgym.envs.kind_rules import HALVE, REPLICATE
-from shardgym.ties import quantized
 
 #: Entries that have something for every device, and how many numbers.
 _PER_DEVICE = {"devices": len(DEVICE_FEATURES), "times": len(TIME_FEATURES)}
@@ -226,7 +226,7 @@ class ArrayScores:
     def scores(self, of_steps: Floats, devices: Floats, holders: Ints | None = None) -> Floats:
         """Return the scores of all devices, and behind them of halving, shape (n, D + 1); or of all cuts, (n, D + 3).
 
-        They are quantized, see `shardgym.ties`; that of halving is minus infinity where it is not scored.
+        They are quantized, see `shardgym.costs.ties`; that of halving is minus infinity where it is not scored.
 
         Args:
             of_steps: see there.

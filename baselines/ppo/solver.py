@@ -25,9 +25,9 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.envs.wrappers import VectorRelativeReward
 from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Weight = Annotated[float, Field(ge=0)]
 

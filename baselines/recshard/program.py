@@ -9,7 +9,7 @@ import numpy as np
 
 from baselines.milp.linear_program import LinearProgram, Terms
 from neuroshard.row_splits import Split
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Times are scaled so that an even share of all of them is this much, and memory so that the largest has it: HiGHS
 #: allows errors of a millionth, in any unit.

@@ -14,9 +14,9 @@ from neuroshard.row_splits import Split, keys_on_one_device
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import LOADS
-from shardgym.incumbent import Budget, Incumbent
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Pairs of tables that are tried at most to make the plan cheaper.
 _MOST_SWAPS = 2000

@@ -12,11 +12,11 @@ from neuroshard.ssd_tables import ssd_choices
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible, room_advice
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.plans.feasibility import check_possible, room_advice
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 
 class RecShard:

@@ -8,9 +8,9 @@ from scipy.sparse import csr_array
 
 from shardgym.arguments import check_instance
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.tasks.task import ShardingTask
 
 #: Nodes of the search tree at most: the same on a machine of any speed.
 _NODES = 10_000
@@ -25,7 +25,7 @@ def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
 
     Args:
         task: the task.
-        costs: of every table on every device, any finite numbers, shape (T, D); quantized, see `shardgym.ties`.
+        costs: of every table on every device, any finite numbers, shape (T, D); quantized, see `shardgym.costs.ties`.
 
     Returns:
         Shape (T,).

@@ -22,9 +22,9 @@ from baselines.learning.training import torch_generator
 from baselines.surco.assignment import cheapest_assignment
 from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork, assign, straight_through
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]

@@ -26,10 +26,10 @@ from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import Kind, ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import Kind, ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task
 from shardgym.torchrec.model_tables import join_name, parameter_name, split_name
 

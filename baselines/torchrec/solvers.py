@@ -12,12 +12,12 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget
-from shardgym.plan import Kind, ShardingPlan
+from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.plans.feasibility import check_possible
+from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
-from shardgym.solver import check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: By what TorchRec's partitioner orders tables before it places one after the other.
 SortBy = Literal["storage", "perf"]

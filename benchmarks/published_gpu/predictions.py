@@ -27,10 +27,10 @@ from shardgym.costs.gpu.kernels import (
     forward_ms,
     row_classes,
 )
-from shardgym.row_popularity import batches_kept, popularity
-from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
-from shardgym.task import OPTIMIZER_STATE
-from shardgym.topology import Topology
+from shardgym.tables.row_popularity import batches_kept, popularity
+from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.tasks.task import OPTIMIZER_STATE
+from shardgym.tasks.topology import Topology
 
 
 @dataclass(frozen=True)

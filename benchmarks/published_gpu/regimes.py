@@ -18,11 +18,11 @@ import sys
 from tabulate import tabulate
 
 from shardgym.costs.base import make_cost
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.topology import GIB, Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable, ZipfIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import GIB, Topology
 
 PUBLISHED_MS = {"GPU": 0.80, "cache": 2.63, "host": 5.44, "half and half": 5.44}
 ROWS = 4 * 2**20

@@ -33,7 +33,7 @@ from shardgym.costs.gpu.cards import card
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
 from shardgym.errors import InputError, ShardGymError, import_extra
-from shardgym.table import EmbeddingTable
+from shardgym.tables.table import EmbeddingTable
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- begin: python benchmarks/published_gpu/run.py --page -->"

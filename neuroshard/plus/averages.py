@@ -22,7 +22,7 @@ from neuroshard.plus.sharing import Form, Place, Shared, shared
 from neuroshard.plus.standins import Standins
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.incumbent import Budget
+from shardgym.evaluation.incumbent import Budget
 
 #: Plans x devices that are priced together; larger batches leave the processor's cache.
 _DEVICES_PER_CALL = 16_384

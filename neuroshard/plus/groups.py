@@ -13,10 +13,10 @@ from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import ExchangeTimes, part_of
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def group_sizes(task: ShardingTask) -> list[int]:

@@ -15,7 +15,7 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.incumbent import Budget
+from shardgym.evaluation.incumbent import Budget
 
 #: Numbers in the vectors of placements that are priced together.
 _NUMBERS_PER_CALL = 2_000_000

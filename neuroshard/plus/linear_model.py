@@ -14,8 +14,8 @@ from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import COLUMNS, LOADS
-from shardgym.shard import COLUMN_UNIT
-from shardgym.ties import QUANTUM, quantized
+from shardgym.costs.ties import QUANTUM, quantized
+from shardgym.plans.shard import COLUMN_UNIT
 
 #: Devices times tables from which on the search looks at less, for its time.
 LARGE = 50_000
@@ -28,7 +28,7 @@ _WORTH_BEING_NARROW = 0.5
 class LinearModel(NamedTuple):
     """A cost model as numbers: what shards take adds up, and width has a price. Rows are those of a `ShardTable`.
 
-    Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.ties`.
+    Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.costs.ties`.
 
     A device takes `shared_ms`, what its shards take, `device_ms` if it holds any, and `unit_ms` for every unit of its
     width, for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what

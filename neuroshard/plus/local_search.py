@@ -16,9 +16,9 @@ from neuroshard.plus.pricing import Pricing
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError
-from shardgym.incumbent import Budget
-from shardgym.ties import quantized
+from shardgym.evaluation.incumbent import Budget
 
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
 _DEFAULT_KICKS = 128

@@ -25,7 +25,7 @@ from neuroshard.plus.linear_model import (
     value,
 )
 from shardgym.arrays import Floats, Ints
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
 
 #: Devices that units are given to, the least loaded ones; and of large tasks, where a step costs more.
 _MOST_TARGETS = 48

@@ -2,7 +2,8 @@
 
 The search knows how many columns a device holds of a table, and not which. It counts the columns that a device has more
 of than in the plan in use. `plan_near` then hands columns out so that devices keep theirs, and what really moves is
-counted of that plan (`shardgym.incumbent`). A device's columns of a table are one shard, so it may be a little more.
+counted of that plan (`shardgym.evaluation.incumbent`). A device's columns of a table are one shard, so it may be a
+little more.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from scipy.optimize import linear_sum_assignment
 from neuroshard.plus.sharing import Place, Shared, shards_of
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.incumbent import InUse
-from shardgym.migration import migration
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.task import block_bytes
+from shardgym.evaluation.incumbent import InUse
+from shardgym.plans.migration import migration
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import block_bytes
 
 
 class Moving:

@@ -20,8 +20,8 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, LOADS
 from shardgym.costs.shard_keys import ShardKey, shard_loads
-from shardgym.task import ShardingTask
-from shardgym.ties import BITS, rounded
+from shardgym.costs.ties import BITS, rounded
+from shardgym.tasks.task import ShardingTask
 
 #: The largest of several loads is nearly the 32nd root of their added 32nd powers, in which the second largest counts,
 #: too; a second descent has 128th powers, which are nearer. Powers are made by squaring so often.

@@ -18,12 +18,12 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, transfer_ms
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
 from shardgym.costs.shard_keys import ShardKey, shard_loads
+from shardgym.costs.ties import quantized, quantized_fit
 from shardgym.errors import MeasurementError
-from shardgym.incumbent import Budget
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.task import ELEMENT_BYTES
-from shardgym.ties import quantized, quantized_fit
+from shardgym.evaluation.incumbent import Budget
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ELEMENT_BYTES
 
 _IDS, _BACKWARD_COMM = PHASES.index("ids"), PHASES.index("backward_comm")
 #: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.

@@ -22,9 +22,9 @@ from neuroshard.plus.sharing import Form, Shared, places_of
 from neuroshard.shard_table import ShardTable, units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.incumbent import Budget, Incumbent
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
+from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 
 #: Plans that a cost model which is not additive evaluates, without a limit of time.
 _DEFAULT_QUERIES = 32

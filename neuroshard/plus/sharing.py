@@ -14,11 +14,11 @@ import numpy as np
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import position_matters
-from shardgym.shard import COLUMN_UNIT, ComputeKernel, Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, ComputeKernel, Shard
+from shardgym.tables.row_access import position_matters
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 #: TorchRec's sharding types of tables that devices share.
 SharedType = Literal["row_wise", "table_row_wise", "grid_shard", "data_parallel"]

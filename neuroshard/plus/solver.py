@@ -27,11 +27,11 @@ from shardgym.arguments import check_instance, check_list
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.feasibility import room_advice
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.plans.feasibility import room_advice
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import short_repr
-from shardgym.task import ShardingTask, exact_bytes
+from shardgym.tasks.task import ShardingTask, exact_bytes
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8

@@ -14,7 +14,7 @@ import numpy as np
 from neuroshard.plus.linear_model import LARGE
 from neuroshard.plus.sharing import Form, Place, Shared, shared
 from shardgym.arrays import Floats, Ints
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Of each node.
 _PER_NODE = 2

@@ -8,9 +8,9 @@ from neuroshard.plus.pricing import ExactPricing, Pricing
 from neuroshard.plus.tiers import TieredShards, fill_devices, sums_of_moves
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.ties import BITS, rounded
+from shardgym.costs.ties import BITS, rounded
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 
 
 class TieredPricing(ExactPricing):

@@ -17,8 +17,8 @@ from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import shard_key
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.task import ShardingTask
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 
 class TieredShards(ShardTable):

@@ -11,12 +11,12 @@ import click
 from tabulate import tabulate
 
 from shardgym.cli.common import Command, OneOf, answer, json_option, parse_spec, print_json, terminal_width
-from shardgym.pools import load_pool, pool_names
+from shardgym.evaluation.solver import GROUP, weights_that_ship
 from shardgym.progress import log_to_stderr
 from shardgym.registry import not_installed, registered
-from shardgym.solver import GROUP, weights_that_ship
-from shardgym.suites import load_suite, suite_names
-from shardgym.topology import GIB, PRESETS, Topology
+from shardgym.tables.pools import load_pool, pool_names
+from shardgym.tasks.suites import load_suite, suite_names
+from shardgym.tasks.topology import GIB, PRESETS, Topology
 
 Rows = list[dict[str, object]]
 
@@ -128,7 +128,7 @@ def check_solver(solver_name: str, as_json: bool) -> int:
     Valid plan, memory respected, same seed same plan, task not changed, time limit kept, tasks without a plan reported
     as such. Exit code 1 when any rule is broken.
     """
-    from shardgym.conformance import check_solver
+    from shardgym.evaluation.conformance import check_solver
 
     name, settings = parse_spec(solver_name)
     with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
@@ -145,7 +145,7 @@ def doctor(as_json: bool) -> int:
     Cores, memory, GPUs, versions, whether torch and FBGEMM fit together, and which extras are missing. Exit code 1
     when FBGEMM kernels cannot be measured here; everything that does not measure works all the same.
     """
-    from shardgym.doctor import diagnose
+    from shardgym.cli.doctor import diagnose
 
     diagnosis = diagnose()
     answer(as_json, diagnosis.to_dict(), "\n".join(diagnosis.lines()))

@@ -18,10 +18,10 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.engines import ENGINES
 from shardgym.errors import InputError, closest
-from shardgym.solver import Solver, make_solver
-from shardgym.suites import load_suite, suite_names
-from shardgym.task import ShardingTask, exact_bytes
-from shardgym.topology import GIB, PRESETS, Topology
+from shardgym.evaluation.solver import Solver, make_solver
+from shardgym.tasks.suites import load_suite, suite_names
+from shardgym.tasks.task import ShardingTask, exact_bytes
+from shardgym.tasks.topology import GIB, PRESETS, Topology
 
 #: The cost that commands use which need one that runs everywhere.
 DEFAULT_ORACLE = "roofline"

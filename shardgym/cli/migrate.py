@@ -21,8 +21,8 @@ from shardgym.cli.common import (
 )
 from shardgym.cli.plan_files import read_plan
 from shardgym.files import write_whole
-from shardgym.migration import LINKS, Migration, migration
-from shardgym.task import ShardingTask, exact_bytes, format_bytes
+from shardgym.plans.migration import LINKS, Migration, migration
+from shardgym.tasks.task import ShardingTask, exact_bytes, format_bytes
 
 _NAMES = {"intra": "inside of fast domains", "inter": "between them", "host": "between hosts and their devices"}
 #: Tables, and devices, that are listed; of more the totals say enough.

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.migration import rebound
-from shardgym.plan import ShardingPlan
+from shardgym.plans.migration import rebound
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 from shardgym.records import parse_json, read_text, short_repr
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 _BOUNDS = ("first_row", "end_row", "first_column", "end_column")
 _CSV_COLUMNS = ("table", "devices", *_BOUNDS, "bytes")

@@ -22,11 +22,11 @@ from shardgym.cli.common import (
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.feasibility import plan_problems
-from shardgym.plan import ShardingPlan
-from shardgym.rendering import render_diff, render_plan
-from shardgym.rendering.bottleneck import device_loads
-from shardgym.rendering.plan_view import table_changes
+from shardgym.costs.rendering import render_diff, render_plan
+from shardgym.costs.rendering.bottleneck import device_loads
+from shardgym.costs.rendering.plan_view import table_changes
+from shardgym.plans.feasibility import plan_problems
+from shardgym.plans.plan import ShardingPlan
 
 BEST = "best"
 TIED = "tied"

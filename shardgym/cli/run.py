@@ -33,16 +33,16 @@ from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
-from shardgym.figures import PLOT_FORMATS
 from shardgym.files import write_whole
 from shardgym.leaderboard import BASE, load_boards, rank, render
+from shardgym.leaderboard.figures import PLOT_FORMATS
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.plots import write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
-from shardgym.suites import Suite, load_suite, suite_names
-from shardgym.suites.spec import CostChoice, Track
+from shardgym.tasks.suites import Suite, load_suite, suite_names
+from shardgym.tasks.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"

@@ -34,12 +34,12 @@ from shardgym.cli.common import (
 from shardgym.cli.migrate import describe_bytes
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
+from shardgym.evaluation.solver import Solver, call_solver, takes, warm_up
 from shardgym.files import write_whole
-from shardgym.migration import migration
-from shardgym.plan import ShardingPlan
+from shardgym.plans.migration import migration
+from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import ProgressBar, log_to_stderr
-from shardgym.solver import Solver, call_solver, takes, warm_up
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Seconds between updates of the progress, and until a solver that reports nothing is remarked on.
 UPDATE_S = 1.0
@@ -137,7 +137,7 @@ def solve(
         cost = oracle.evaluate(task, [plan])[0]
     check_free(output, force)
     write_whole(output, plan.to_json(indent=2) + "\n")
-    # Of a solver that proves one, see `shardgym.solver.Solver`.
+    # Of a solver that proves one, see `shardgym.evaluation.solver.Solver`.
     bound_ms = getattr(solver, "lower_bound_ms", None)
     moved = None
     if migration_price is not None and initial_plan is not None:

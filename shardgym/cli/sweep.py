@@ -34,17 +34,17 @@ from shardgym.engines import make_engine
 from shardgym.errors import InputError, UnknownNameError, import_extra
 from shardgym.evaluation import SolverSpec
 from shardgym.evaluation.runner import TIMEOUT_S
-from shardgym.figures import PLOT_FORMATS
-from shardgym.pools import load_pool
+from shardgym.evaluation.sweep import Machine, sweep, task_on
+from shardgym.evaluation.sweep.figure import draw_sweep
+from shardgym.evaluation.sweep.results import MACHINES, MachineResult
+from shardgym.evaluation.sweep.tables import DenseTime, Economics, one_line, render, to_dict
+from shardgym.leaderboard.figures import PLOT_FORMATS
 from shardgym.progress import ProgressBar, log_to_stderr
 from shardgym.records import parse_json, read_text
-from shardgym.suites import suite_names
-from shardgym.sweep import Machine, sweep, task_on
-from shardgym.sweep.figure import draw_sweep
-from shardgym.sweep.results import MACHINES, MachineResult
-from shardgym.sweep.tables import DenseTime, Economics, one_line, render, to_dict
-from shardgym.task import ShardingTask
-from shardgym.topology import GIB, MAX_DEVICES, Topology
+from shardgym.tables.pools import load_pool
+from shardgym.tasks.suites import suite_names
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import GIB, MAX_DEVICES, Topology
 
 _Value = TypeVar("_Value")
 

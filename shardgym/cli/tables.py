@@ -28,14 +28,14 @@ from shardgym.cli.common import (
 )
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
-from shardgym.pools import load_pool
-from shardgym.shard import COLUMN_UNIT
-from shardgym.streams.files import MIN_ROWS
-from shardgym.streams.open import ENDINGS, holds_ids, open_stream
-from shardgym.streams.statistics import FeatureStatistics
-from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
-from shardgym.table import Optimizer, TablePool
-from shardgym.task import ShardingTask
+from shardgym.plans.shard import COLUMN_UNIT
+from shardgym.tables.pools import load_pool
+from shardgym.tables.streams.files import MIN_ROWS
+from shardgym.tables.streams.open import ENDINGS, holds_ids, open_stream
+from shardgym.tables.streams.statistics import FeatureStatistics
+from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
+from shardgym.tables.table import Optimizer, TablePool
+from shardgym.tasks.task import ShardingTask
 
 #: Features that are listed; of more the totals say enough.
 _MOST_LISTED = 40

@@ -31,11 +31,11 @@ from shardgym.cli.common import (
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_text
 from shardgym.files import write_whole
-from shardgym.plan import Kind
+from shardgym.plans.plan import Kind
 from shardgym.registry import find_class
-from shardgym.streams.open import holds_hashes, open_stream
-from shardgym.table import Optimizer
-from shardgym.topology import GIB
+from shardgym.tables.streams.open import holds_hashes, open_stream
+from shardgym.tables.table import Optimizer
+from shardgym.tasks.topology import GIB
 
 if TYPE_CHECKING:
     from torch import nn

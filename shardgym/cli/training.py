@@ -32,11 +32,11 @@ from shardgym.cli.common import (
 from shardgym.costs.base import make_cost
 from shardgym.engines import make_engine
 from shardgym.errors import InputError
+from shardgym.evaluation.solver import takes
 from shardgym.progress import log_to_stderr
 from shardgym.records import Record
-from shardgym.solver import takes
-from shardgym.suites import load_suite
-from shardgym.suites.spec import CostChoice
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.suites.spec import CostChoice
 
 #: Training tasks unless the command line says otherwise.
 NUM_TASKS = 600
@@ -81,8 +81,8 @@ def collect(
 
     Exit code 1 when a sample could not be measured.
     """
-    from shardgym.collection.run import collect, finish
-    from shardgym.collection.settings import Space
+    from shardgym.training.collecting import collect, finish
+    from shardgym.training.settings import Space
 
     if axes:
         settings["space"] = Space.of_options(axes)
@@ -120,9 +120,9 @@ def pretrain(
     also on another machine, help. Without steps, as from a GPU, they predict kernels alone, and communication is
     latency and bytes over bandwidth. The same samples and seed give the same weights.
     """
-    from shardgym.pretraining.data import load_data
-    from shardgym.pretraining.pretrain import draw_report, pretrain
-    from shardgym.pretraining.train import FitSettings
+    from shardgym.training.data import load_data
+    from shardgym.training.pretrain import draw_report, pretrain
+    from shardgym.training.train import FitSettings
 
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write into {out}: expected a folder")
@@ -162,7 +162,7 @@ def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
     simulator,calibration=FOLDER/calibration.json and roofline,calibration=FOLDER/calibration.json. Shown are errors on
     plans before, and of fits that their tasks were held out of. Stopped at any moment, the same command continues.
     """
-    from shardgym.pretraining.calibrate import CALIBRATION, calibrate
+    from shardgym.training.calibrate import CALIBRATION, calibrate
 
     with contextlib.redirect_stdout(sys.stderr):
         found = calibrate(out, weights, progress=not as_json)

@@ -31,11 +31,11 @@ from shardgym.costs.links import (
     replica_exchange_ms,
 )
 from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_key, shard_loads
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.ties import quantized
-from shardgym.topology import Topology
+from shardgym.costs.ties import quantized
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 class NumberedShards(abc.ABC):
@@ -391,7 +391,7 @@ class AdditiveCosts(NumberedShards):
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
         """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
 
-        Searches compare it, see `shardgym.ties`.
+        Searches compare it, see `shardgym.costs.ties`.
         """
         exchange = self.exchange_times(tasks, compute_ms, loads)
         ids_ms = np.where(self.are_ids_hidden(tasks)[..., None], 0.0, exchange.ids_ms)

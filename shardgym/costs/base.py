@@ -14,10 +14,10 @@ from shardgym.costs.mixed_tables import check_all_ids, check_pooled
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import format_devices
 from shardgym.registry import construct, find_class, registered
-from shardgym.shard import format_devices
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Entry-point group of cost models.
 GROUP = "shardgym.costs"

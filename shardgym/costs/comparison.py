@@ -17,9 +17,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Name, Record, Whole
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: What `tools/difference_errors.py` wrote.
 ERRORS = Path(__file__).with_name("difference_errors.json")

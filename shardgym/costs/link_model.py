@@ -33,8 +33,8 @@ from shardgym.costs.links import (
     samples_per_device,
 )
 from shardgym.records import CONFIG, Name, Record
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.topology import Topology
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.topology import Topology
 
 NotNegative = Annotated[float, Field(ge=0)]
 

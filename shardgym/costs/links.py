@@ -24,9 +24,9 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.plan_cost import Source
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Loads of a shard or a device, by column. Exchanges take what these say.
 #:

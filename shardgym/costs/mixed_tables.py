@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardgym.errors import InputError
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 
 def check_pooled(task: ShardingTask, what: str) -> None:

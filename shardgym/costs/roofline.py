@@ -23,11 +23,11 @@ from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
 from shardgym.costs.step_parts import step_work
-from shardgym.drives import DRIVES
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, distinct_ids, distinct_rows
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
+from shardgym.tasks.drives import DRIVES
+from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: One number, or an array of one number per shard.
 Numbers = float | Floats
@@ -172,7 +172,7 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
     distinct rows that it has not got are read, and states are read and written. Both directions work at once. From an
-    SSD they are read and written first (`shardgym.drives`), and states stay on the device.
+    SSD they are read and written first (`shardgym.tasks.drives`), and states stay on the device.
 
     Args:
         task: the task.

@@ -18,12 +18,12 @@ from shardgym.costs.links import (
     ROW_COLUMNS,
     SHARDS,
 )
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, distinct_ids, position_matters
-from shardgym.row_popularity import missed_share, popularity
-from shardgym.shard import ComputeKernel, Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import ComputeKernel, Shard
+from shardgym.tables.row_access import access_share, distinct_ids, position_matters
+from shardgym.tables.row_popularity import missed_share, popularity
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
 _WEIGHTED_ID = 1.5

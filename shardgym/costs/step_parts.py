@@ -10,7 +10,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.link_model import StepWork
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, IDS, REPLICAS, ROW_COLUMNS, SHARDS, samples_per_device
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: What the other parts of a step are lines in: 1, ids that a device handles, values of pooled rows in bytes, and bags.
 AMOUNTS = ("constant", "ids", "bytes", "bags")

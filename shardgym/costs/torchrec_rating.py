@@ -22,8 +22,8 @@ from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 _ID_BYTES = 8
 #: FBGEMM reads rows at least this many columns wide, as the planner counts them.

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.engines.base import A, Engine, Failure, J, Losses, OpenedWorker, OpenWorker, checked
 from shardgym.errors import InputError, import_extra, one_line
+from shardgym.machine import usable_cores
 
 #: The worker of a process of the engine.
 _WORKER = OpenedWorker()

@@ -17,8 +17,8 @@ from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import OrderedShards, PlanScorer
 from shardgym.envs.shard_catalog import NOTHING
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT
 
 #: Descriptions of shards that are kept when tasks are forgotten, for tasks with the same tables.
 _DESCRIPTIONS_KEPT = 2**17

@@ -22,7 +22,7 @@ from shardgym.envs.scoring import cost_model
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.envs.tasks import TaskSampler
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 

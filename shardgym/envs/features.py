@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Floats, Ints
-from shardgym.table import REUSE_BINS
-from shardgym.task import ShardingTask
+from shardgym.tables.table import REUSE_BINS
+from shardgym.tasks.task import ShardingTask
 
 Float32s = npt.NDArray[np.float32]
 

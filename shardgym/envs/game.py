@@ -22,7 +22,7 @@ from shardgym.envs.reasons import why_invalid, why_nothing_fits
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 REWARDS = ("terminal", "dense")
 

@@ -10,9 +10,9 @@ from shardgym.envs.features import BYTES
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, num_cuts
 from shardgym.envs.placements import Placements
 from shardgym.envs.shard_catalog import NOTHING, SplitLimits
+from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import short_repr
-from shardgym.shard import COLUMN_UNIT
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 
 def why_invalid(placements: Placements, limits: SplitLimits | None, row: int, action: Any) -> str:

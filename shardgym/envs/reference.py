@@ -21,11 +21,11 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.task import ShardingTask
-from shardgym.ties import quantized
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 #: Tasks that are priced at once: arrays of more would take hundreds of MB.
 _AT_ONCE = 1024

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
+from shardgym.costs.rendering import bar
 from shardgym.envs.figures import DeviceFigures, Shown, shown
 from shardgym.envs.game import Game
 from shardgym.errors import InputError, import_extra
-from shardgym.rendering import bar
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

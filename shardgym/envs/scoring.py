@@ -21,10 +21,10 @@ from shardgym.envs.placements import Placements
 from shardgym.envs.reference import references_ms
 from shardgym.envs.shard_catalog import Placed
 from shardgym.errors import InputError, MeasurementError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 #: Placed shards whose `Shard` objects are kept for later plans.
 _SHARDS_KEPT = 2**20

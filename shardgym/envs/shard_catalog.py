@@ -20,8 +20,8 @@ from shardgym.envs.features import (
 )
 from shardgym.envs.shard_kinds import KINDS, kinds_of_none, with_kinds
 from shardgym.errors import UnknownNameError
-from shardgym.shard import COLUMN_UNIT, Shard
-from shardgym.task import ShardingTask
+from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.tasks.task import ShardingTask
 
 #: In what order tables come up: by memory, by columns times pooling factor, by columns (each descending, ties in the
 #: task's order), or as the task lists them.

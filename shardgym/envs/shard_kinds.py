@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from shardgym.arrays import Ints
 from shardgym.envs.features import BYTES, COLUMNS, FREE_BYTES, LOOKUPS, SHARDS, part_features
-from shardgym.row_access import access_share, position_matters
-from shardgym.task import ShardingTask
+from shardgym.tables.row_access import access_share, position_matters
+from shardgym.tasks.task import ShardingTask
 
 Figures = dict[str, npt.NDArray[Any]]
 

@@ -11,9 +11,9 @@ import numpy as np
 from shardgym.arguments import check_dict, check_instance, check_int, check_list_of, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
-from shardgym.suites import load_suite
-from shardgym.suites.sources import DrawnSource
-from shardgym.task import ShardingTask
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.suites.sources import DrawnSource
+from shardgym.tasks.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")

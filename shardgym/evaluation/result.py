@@ -20,9 +20,9 @@ from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.files import PACKED, files_below, make_folder, read_lines, write_whole
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 RECORDS = "records.jsonl"
 PACKED_RECORDS = RECORDS + PACKED
@@ -314,7 +314,7 @@ class TaskSequence(Protocol):
 @functools.cache
 def _shipped_suite(name: str) -> Sequence[ShardingTask] | None:
     """Return the suite of this name that comes with shardgym; None when there is none."""
-    from shardgym.suites import load_suite, suite_names
+    from shardgym.tasks.suites import load_suite, suite_names
 
     return load_suite(name) if name in suite_names() else None
 

@@ -17,14 +17,14 @@ from shardgym.engines import Engine, HereEngine, make_engine
 from shardgym.engines.base import OpenWorker
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, records_file, write_task
+from shardgym.evaluation.solver import Solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
 from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
 from shardgym.progress import ProgressBar
-from shardgym.solver import Solver
-from shardgym.suites import Suite
-from shardgym.suites.spec import Track
+from shardgym.tasks.suites import Suite
+from shardgym.tasks.suites.spec import Track
 
 #: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
 TIMEOUT_S = 3600.0
@@ -196,7 +196,7 @@ def _chosen_track(suite: TaskSequence, track: str | Track | None, given: Sequenc
     if isinstance(track, Track):
         return track
     if not isinstance(suite, Suite):
-        raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.suites.Track")
+        raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.tasks.suites.Track")
     return suite.track(track)
 
 

@@ -35,11 +35,11 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, MeasurementError, ShardGymError, one_line
 from shardgym.evaluation.result import Result
+from shardgym.evaluation.solver import Solver, call_solver, check_ready, warm_up
 from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
-from shardgym.plan import ShardingPlan
-from shardgym.provenance import utc_now
-from shardgym.solver import Solver, call_solver, check_ready, warm_up
-from shardgym.task import ShardingTask
+from shardgym.machine import utc_now
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Seconds that the making of a solver may take; weights are loaded and code is compiled later, as it warms up.
 _MAKE_S = 300.0

@@ -18,9 +18,9 @@ from typing import Any, cast
 from shardgym.arguments import check_dict, check_list, describe
 from shardgym.errors import InputError
 from shardgym.evaluation.result import recipe
+from shardgym.evaluation.solver import GROUP, Solver, make_solver, solver_names
 from shardgym.records import canonical_json, check_settings, short_repr
 from shardgym.registry import construct, find_class, registered
-from shardgym.solver import GROUP, Solver, make_solver, solver_names
 
 _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
 

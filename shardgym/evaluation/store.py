@@ -16,7 +16,7 @@ from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, TaskS
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.files import append_flushed, drop_torn_line, make_folder, only_writer, write_whole
-from shardgym.provenance import utc_now
+from shardgym.machine import utc_now
 
 ERRORS = "errors.log"
 

@@ -20,15 +20,15 @@ from shardgym.costs.base import GROUP as COSTS
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import InputError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, RUN_INFO, TASKS, RunInfo, read_task, records_file
+from shardgym.evaluation.solver import GROUP
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify.check import verify
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord, check_without_judge, read_file
 from shardgym.files import files_below, read_line_file, write_whole
 from shardgym.records import CONFIG, Label, Note, Record, read_text
 from shardgym.registry import find_class, registered
-from shardgym.solver import GROUP
-from shardgym.suites import Suite, load_suite, suite_names
-from shardgym.suites.spec import CostChoice, parse_yaml
+from shardgym.tasks.suites import Suite, load_suite, suite_names
+from shardgym.tasks.suites.spec import CostChoice, parse_yaml
 
 CARD = "card.yaml"
 

@@ -17,9 +17,9 @@ from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.result import Result, RunInfo, Status, TaskSequence
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.plan import ShardingPlan
-from shardgym.provenance import arithmetic, commit, utc_now, versions
-from shardgym.task import ShardingTask
+from shardgym.machine import arithmetic, commit, utc_now, versions
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from shardgym.evaluation.result import (
 )
 from shardgym.evaluation.verify.agreement import deterministic_problem
 from shardgym.records import canonical_json
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: A cost of zero has no logarithm. No step takes less than this.
 LEAST_MS = 1e-9

@@ -22,8 +22,8 @@ from shardgym.leaderboard.statistics import (
     rank_agreement,
     share_ends,
 )
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Of performance profiles: a plan may cost so many times the best one.
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)

@@ -20,6 +20,7 @@ from shardgym.costs.base import registered_class
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import CLOSE, shipped_agreement
 from shardgym.evaluation.result import Result
+from shardgym.evaluation.solver import GROUP
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.details import agreement_of_measurements
@@ -27,7 +28,6 @@ from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.records import canonical_json
 from shardgym.registry import registered
-from shardgym.solver import GROUP
 
 #: Explains every column and rule.
 PAGE = "docs/boards.md"

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shardgym.errors import UnknownNameError
-from shardgym.figures import PLOT_FORMATS, plain, save_figure
 from shardgym.files import make_folder
 from shardgym.leaderboard.details import Details, pareto_front
+from shardgym.leaderboard.figures import PLOT_FORMATS, plain, save_figure
 from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import performance_profile
 from shardgym.leaderboard.tables import title

@@ -16,7 +16,7 @@ from shardgym.leaderboard.details import FACTORS, Details, SecondOpinion, second
 from shardgym.leaderboard.notes import PAGE, footer, notes
 from shardgym.leaderboard.ranking import BASE, Ranking, Row
 from shardgym.leaderboard.statistics import Interval
-from shardgym.suites import load_suite, suite_names
+from shardgym.tasks.suites import load_suite, suite_names
 
 FORMATS = {"text": "simple", "md": "github"}
 

@@ -9,13 +9,13 @@ import numpy as np
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import describe
-from shardgym.bags import Bags
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.streams.files import RecordedStream
-from shardgym.streams.fit import fit_ids
-from shardgym.streams.statistics import FeatureStatistics
-from shardgym.streams.stream import IdStream
-from shardgym.table import IdDistribution, UniformIds
+from shardgym.tables.bags import Bags
+from shardgym.tables.streams.files import RecordedStream
+from shardgym.tables.streams.fit import fit_ids
+from shardgym.tables.streams.statistics import FeatureStatistics
+from shardgym.tables.streams.stream import IdStream
+from shardgym.tables.table import IdDistribution, UniformIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
 

@@ -28,11 +28,11 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import Kind
+from shardgym.plans.plan import Kind
+from shardgym.plans.shard import ComputeKernel, Memory, format_devices
 from shardgym.records import short_repr
-from shardgym.shard import ComputeKernel, Memory, format_devices
-from shardgym.table import Precision
-from shardgym.task import ShardingTask
+from shardgym.tables.table import Precision
+from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
 from shardgym.torchrec.key_value import asked_elsewhere
 from shardgym.torchrec.model_tables import ModelTable, join_name

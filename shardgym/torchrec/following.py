@@ -20,11 +20,11 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN
-from shardgym.plan import Kind, ShardingPlan
-from shardgym.shard import COLUMN_UNIT, ComputeKernel, Shard
-from shardgym.solver import make_solver
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.evaluation.solver import make_solver
+from shardgym.plans.plan import Kind, ShardingPlan
+from shardgym.plans.shard import COLUMN_UNIT, ComputeKernel, Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 #: Kinds that TorchRec runs: all but "tiers".
 RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.solver import Solver, call_solver
-from shardgym.task import ShardingTask
+from shardgym.evaluation.solver import Solver, call_solver
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.following import Rule
 
 

@@ -24,8 +24,8 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.table import EmbeddingTable, Pooling, Precision
-from shardgym.task import ShardingTask, exact_bytes
+from shardgym.tables.table import EmbeddingTable, Pooling, Precision
+from shardgym.tasks.task import ShardingTask, exact_bytes
 
 #: Types of weights that tasks have, by TorchRec's name.
 PRECISIONS: dict[str, Precision] = {"FP32": "fp32", "FP16": "fp16"}

@@ -19,19 +19,19 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
-from shardgym.bags import Bags
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Memory
-from shardgym.solver import Solver, call_solver, make_solver
-from shardgym.streams.stream import IdStream
-from shardgym.table import Optimizer
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.evaluation.solver import Solver, call_solver, make_solver
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Memory
+from shardgym.tables.bags import Bags
+from shardgym.tables.streams.stream import IdStream
+from shardgym.tables.table import Optimizer
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.first_rank import from_first_rank
 from shardgym.torchrec.following import follow

@@ -9,8 +9,8 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Share of a device that TorchRec's planner leaves free of tables unless it is told otherwise.
 TORCHREC_MARGIN = 0.15

@@ -18,11 +18,11 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.feasibility import cover_problems
-from shardgym.plan import Kind, ShardingPlan
+from shardgym.plans.feasibility import cover_problems
+from shardgym.plans.plan import Kind, ShardingPlan
+from shardgym.plans.shard import ComputeKernel, Shard
 from shardgym.records import short_repr
-from shardgym.shard import ComputeKernel, Shard
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.key_value import asked_elsewhere
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.remarks import refuse_remarks

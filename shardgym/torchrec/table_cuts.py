@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardgym.errors import InputError
-from shardgym.feasibility import format_area
-from shardgym.plan import Kind, ShardingPlan
-from shardgym.shard import Shard, format_devices
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.feasibility import format_area
+from shardgym.plans.plan import Kind, ShardingPlan
+from shardgym.plans.shard import Shard, format_devices
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 #: Types of tables with all rows in each shard. TorchRec runs the first apart, and has one class for the others.
 BY_COLUMNS: tuple[Kind, ...] = ("table_wise", "table_column_wise", "column_wise")

@@ -19,16 +19,16 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
-from shardgym.bags import Bags
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
+from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
-from shardgym.shard import COLUMN_UNIT
-from shardgym.step_memory import StepMemory
-from shardgym.streams.stream import IdStream
-from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
-from shardgym.task import ShardingTask
-from shardgym.topology import PRESETS, Topology
+from shardgym.tables.bags import Bags
+from shardgym.tables.streams.stream import IdStream
+from shardgym.tables.table import EmbeddingTable, Optimizer, Precision, UniformIds
+from shardgym.tasks.step_memory import StepMemory
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import PRESETS, Topology
 from shardgym.torchrec.access import Access, table_access
 from shardgym.torchrec.constraints import TableInput, Wish, in_words, input_of, not_in_task, output_precision
 from shardgym.torchrec.model_tables import (
@@ -319,7 +319,7 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
     bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory, and what
     TorchRec 1.8 says of SSDs, 2 TiB by its default, is what they may use there. Latencies, which TorchRec has none of,
-    are those of the topology `dgx-a100`, or `cpu`; its bandwidth of SSDs is not used, see `shardgym.drives`.
+    are those of the topology `dgx-a100`, or `cpu`; its bandwidth of SSDs is not used, see `shardgym.tasks.drives`.
 
     Raises:
         InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.

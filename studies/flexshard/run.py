@@ -27,9 +27,9 @@ import sys
 from tabulate import tabulate
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
-from shardgym.row_tiers import Tiers, tier_plan
-from shardgym.shard import Shard
-from shardgym.table import ZipfIds
+from shardgym.plans.row_tiers import Tiers, tier_plan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import ZipfIds
 
 MOST_IDS = 8_000_000
 SKEWS = (0.2, 0.6, 0.85, 1.05, 1.1, 1.25)

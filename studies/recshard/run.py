@@ -31,13 +31,13 @@ from baselines.recshard.solver import RecShard
 from shardgym.costs.base import make_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PlanCost
 from shardgym.costs.shard_keys import cache_missed_share, shard_key
-from shardgym.plan import ShardingPlan
-from shardgym.pools import load_pool
-from shardgym.row_access import access_share, distinct_rows
-from shardgym.solver import call_solver
-from shardgym.suites import load_suite
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.pools import load_pool
+from shardgym.tables.row_access import access_share, distinct_rows
+from shardgym.evaluation.solver import call_solver
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 SOLVERS = {
     "size_greedy": SizeGreedy(),

@@ -35,7 +35,7 @@ from torchrec_step import CLOCKS, HOST, real_ms
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import namespaces
-from shardgym.table import ZipfIds
+from shardgym.tables.table import ZipfIds
 
 #: Rows, columns, mean ids per sample; 23 of these in the mean, so that embeddings dominate a step.
 TABLES = (

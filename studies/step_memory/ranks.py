@@ -28,8 +28,8 @@ from shardgym.costs.fbgemm.operator import TableIds, cut_rows
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.links import samples_per_device
-from shardgym.bags import Bags
-from shardgym.ids import draw_bags
+from shardgym.tables.bags import Bags
+from shardgym.tables.ids import draw_bags
 from shardgym.torchrec import model_from_task, to_torchrec
 
 #: Batches that a plan's steps take in turn; each is there before the steps and while they run.

@@ -2,9 +2,9 @@
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.roofline import RooflineCost
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def task_of(tables, memory_bytes=(2**30, 2**30), **options):

@@ -7,8 +7,8 @@ from baselines.column_greedy import ColumnGreedy, halves, merged
 from baselines.lpt import LPTWhole
 from shardgym import make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 
 
 @pytest.mark.parametrize(("columns", "expected"), [(16, [8, 8]), (12, [4, 8]), (8, [4, 4]), (4, [])])

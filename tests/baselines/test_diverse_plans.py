@@ -6,8 +6,8 @@ import pytest
 from baseline_tasks import task_of
 
 from baselines.measured_rerank import diverse_best, held_work, placement_distance
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 
 #: Work 4 x 10, 8 x 5, 12 x 10 and 40 x 1: 40, 40, 120 and 40 of 240.
 TASK = task_of([(10, 4, 9.0), (20, 8, 4.0), (30, 12, 9.0), (5, 40, 0.0)], (2**20,) * 3)

@@ -10,10 +10,10 @@ from baseline_tasks import VARIED, task_of
 from baselines.column_greedy import merged
 from baselines.exhaustive import Exhaustive, enumerate_allocations
 from shardgym import load_suite, make_cost, make_solver
+from shardgym.costs.ties import QUANTUM
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.solver import solver_names
-from shardgym.ties import QUANTUM
+from shardgym.evaluation.solver import solver_names
+from shardgym.plans.plan import ShardingPlan
 
 #: Of the tables of tiny-v1, which have at most 16 columns, every cut.
 EVERY_CUT = 4

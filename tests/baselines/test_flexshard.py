@@ -12,8 +12,8 @@ from rank_loads import expected_loads
 from baselines.flexshard.cuts import best_tiers, choices_of, expected_ms
 from baselines.flexshard.solver import FlexShard
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingTask, Topology, make_cost
-from shardgym.row_tiers import Tiers, tier_plan
-from shardgym.table import RangeIds, UniformIds, ZipfIds
+from shardgym.plans.row_tiers import Tiers, tier_plan
+from shardgym.tables.table import RangeIds, UniformIds, ZipfIds
 
 EXPECTED = make_cost("replay", ids="expected")
 HOT = ZipfIds(s=1.1, q=1.0, row_order="by_frequency")

@@ -4,10 +4,10 @@ import pytest
 
 from baselines.greedy import DimGreedy, LookupGreedy, SizeGreedy, SizeLookupGreedy
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.solver import make_solver
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.evaluation.solver import make_solver
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def make_task(tables, memory_bytes=(2**30, 2**30), **options):

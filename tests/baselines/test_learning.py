@@ -143,7 +143,7 @@ def test_devices_are_sums_of_their_tables_and_plans_maxima_of_devices():
 
 
 def test_training_tasks_share_no_table_with_the_suite():
-    from shardgym.suites import load_suite
+    from shardgym.tasks.suites import load_suite
 
     tasks = training_tasks("tiny-v1", 40, seed=3)
     suite = load_suite("tiny-v1")

@@ -10,9 +10,9 @@ from baselines.local_search import LocalSearch
 from baselines.lpt import LPTWhole
 from baselines.random_search import RandomSearch
 from shardgym import make_cost
+from shardgym.costs.ties import quantized
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.ties import quantized
+from shardgym.plans.plan import ShardingPlan
 
 
 @pytest.mark.parametrize("improvement", ["first", "best"])

@@ -11,7 +11,7 @@ from baselines.lookahead import Lookahead, LookaheadColumns
 from baselines.lookahead_any import LookaheadAny
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 
 COSTS = ["roofline", "simulator"]
 

@@ -10,10 +10,10 @@ from baselines.halving_lpt import balanced_pieces
 from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.suites import load_suite
-from shardgym.table import RecordedIds
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import RecordedIds
+from shardgym.tasks.suites import load_suite
 
 
 def test_a_plain_loop_finds_the_same_plan():

@@ -11,8 +11,8 @@ from baselines.measured_rerank import MeasuredRerank, held_work, placement_dista
 from shardgym import PlanCost, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
-from shardgym.plan import ShardingPlan
-from shardgym.suites import load_suite
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.suites import load_suite
 
 TASK = task_of(VARIED, (2**30,) * 3)
 TASK = replace(TASK, topology=replace(TASK.topology, intra_bandwidth=4e9))  # compute decides

@@ -14,7 +14,7 @@ from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.links import LOADS, link_prices, transfer_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.solver import make_solver
+from shardgym.evaluation.solver import make_solver
 
 SHAPES = [(3000, 16, 12.0), (9000, 8, 3.0), (500, 8, 20.0), (20_000, 4, 1.0), (4000, 16, 6.0), (800, 16, 2.0)]
 GPU = {"device": "h100", "intra_latency_ms": 0.001, "inter_latency_ms": 0.002}

@@ -10,9 +10,9 @@ from baselines.column_greedy import halves
 from baselines.lpt import LPTWhole
 from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
-from shardgym.feasibility import plan_problems
-from shardgym.plan import ShardingPlan
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
+from shardgym.plans.feasibility import plan_problems
+from shardgym.plans.plan import ShardingPlan
 
 
 def random_changes(placement, devices, count, rng):

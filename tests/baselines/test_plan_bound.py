@@ -10,7 +10,7 @@ from baselines.milp.plan_bound import lower_bound_ms
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.table import RangeIds, ZipfIds
+from shardgym.tables.table import RangeIds, ZipfIds
 from tests.baselines.test_milp import GPU, TASKS, best_of_all
 
 COSTS = {"roofline": {}, "gpu": {"hardware": "h100"}, "gpu with ids": {"hardware": "h100", "ids": True}}

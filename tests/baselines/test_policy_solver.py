@@ -16,9 +16,9 @@ from baselines.learning.policy_scores import scores_of
 from baselines.learning.policy_solver import PolicyCard, PolicySolver
 from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
 from shardgym.cli import main
-from shardgym.conformance import check_solver
 from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.envs.wrappers import VectorFlatObservation
+from shardgym.evaluation.conformance import check_solver
 
 TABLE, COLUMN, ANY = (f"ShardGym/{name}Wise-v0" for name in ("Table", "Column", "Any"))
 TIMED = {"observation": "timed", "order": "lookup"}

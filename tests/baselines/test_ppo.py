@@ -20,10 +20,10 @@ from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.roofline import RooflineCost
+from shardgym.costs.ties import quantized
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
-from shardgym.ties import quantized
 
 COST = make_cost("roofline")
 

@@ -6,9 +6,9 @@ import pytest
 
 from baselines.random_placement import RandomSolver
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def make_task(sizes, memory_bytes):

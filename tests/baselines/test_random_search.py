@@ -10,7 +10,7 @@ from baselines.queries import Queries
 from baselines.random_search import RandomSearch, draw_placements
 from shardgym import make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
 
 
 def test_the_cheapest_of_what_was_drawn_comes_back():

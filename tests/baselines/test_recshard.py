@@ -19,8 +19,8 @@ from shardgym import (
     make_cost,
     make_solver,
 )
-from shardgym.table import UniformIds, ZipfIds
-from shardgym.topology import Topology
+from shardgym.tables.table import UniformIds, ZipfIds
+from shardgym.tasks.topology import Topology
 
 COST = make_cost("gpu")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost, make_solver
-from shardgym.table import UniformIds
+from shardgym.tables.table import UniformIds
 
 LONG = EmbeddingTable("long", 400_000, 64, 200.0, pooling="none")
 TABLES = (

@@ -10,8 +10,8 @@ import pytest
 
 from neuroshard.plus.sharing import even_rows
 from shardgym import ShardingTask, load_suite, make_cost, make_solver
-from shardgym.feasibility import check_possible, plan_problems
-from shardgym.row_access import access_share, distinct_rows
+from shardgym.plans.feasibility import check_possible, plan_problems
+from shardgym.tables.row_access import access_share, distinct_rows
 
 ROOT = Path(__file__).parents[2]
 

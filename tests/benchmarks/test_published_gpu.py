@@ -153,7 +153,7 @@ def times_of_h100(job):
 def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, capsys, monkeypatch):
     """A worker that takes what the cost says of a card: the card itself predicts it, and another one does not."""
     pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
-    from shardgym.collection.run import collect
+    from shardgym.training.collecting import collect
 
     script, _ = published
     pool, _ = collection_toys.install(monkeypatch)

@@ -12,7 +12,7 @@ import pytest
 import shardgym
 from shardgym import cli
 from shardgym.cli import PLAN, ROOT, main
-from shardgym.suites import suite_names
+from shardgym.tasks.suites import suite_names
 
 SUITES = ", ".join(suite_names())
 COMMANDS = sorted({*ROOT.commands} - {"plan"}) + [f"plan {name}" for name in PLAN.commands]

@@ -132,7 +132,7 @@ def test_neuroshard_tells_of_its_plans(here, monkeypatch):
         if next(checks) == 7:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardgym.incumbent.Budget.check", check)
+    monkeypatch.setattr("shardgym.evaluation.incumbent.Budget.check", check)
     tables = tuple(EmbeddingTable(f"t{n}", 1000, 64, pooling_factor=1.0 + n) for n in range(6))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=64)
     (here / "task.json").write_text(task.to_json())

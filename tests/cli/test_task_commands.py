@@ -140,7 +140,7 @@ def test_check_solver_passes_and_fails(capsys):
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])
 def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, code):
-    monkeypatch.setattr("shardgym.doctor._run_probe", lambda: {"problem": problem})
+    monkeypatch.setattr("shardgym.cli.doctor._run_probe", lambda: {"problem": problem})
     assert main(["doctor", "--json"]) == code
     data = json.loads(capsys.readouterr().out)
     assert (data["ok"], data["problem"]) == (code == 0, problem)

@@ -11,7 +11,7 @@ from shardgym import CostModel, PlanCost, Shard, ShardingPlan, ShardingTask, Top
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import COLUMNS, IDS, LOADS, ROW_COLUMNS, SHARDS, exchange_times
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
 
 EXACT = 1e-9
 

@@ -10,11 +10,11 @@ from shardgym.costs import comparison as module
 from shardgym.costs.base import cost_names, make_cost
 from shardgym.costs.comparison import DifferenceError, DifferenceErrors, compare, error_of
 from shardgym.costs.plan_cost import PlanCost, infinite
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 TASK = ShardingTask((EmbeddingTable("a", 80, 16), EmbeddingTable("b", 8, 4)), Topology(2, 2**20), batch_size=64)
 ON_GPUS = dataclasses.replace(TASK, topology=Topology(2, 2**20, device="a100"))

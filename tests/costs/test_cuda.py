@@ -13,7 +13,7 @@ from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, TimingJ
 from shardgym.costs.fbgemm.operator import OPTIMIZERS, build_operator
 from shardgym.costs.fbgemm.process import JobError
 from shardgym.costs.fbgemm.worker import Measurer
-from shardgym.table import EmbeddingTable
+from shardgym.tables.table import EmbeddingTable
 
 pytestmark = [
     pytest.mark.measured,

@@ -21,11 +21,11 @@ from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, RecordedIds
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable, RecordedIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 pytestmark = pytest.mark.measured
 

@@ -10,12 +10,12 @@ import pytest
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.operator import RequestMaker
 from shardgym.costs.fbgemm.worker import Measurer
-from shardgym.ids import draw_bags
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.table import EmbeddingTable, ZipfIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.measured

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from shardgym.bags import Bags
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, shard_sets
 from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, tensor_bytes
 from shardgym.errors import InputError
-from shardgym.ids import draw_bags
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.bags import Bags
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 CPU = torch.device("cpu")
 A = EmbeddingTable("a", 100, 8, 3.0, ZipfIds(s=1.1, lengths="poisson"))
@@ -51,7 +51,7 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
 
 
 def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypatch):
-    monkeypatch.setattr("shardgym.ids.recorded_bags", lambda *_: Bags(np.array([50]), np.array([1])))
+    monkeypatch.setattr("shardgym.tables.ids.recorded_bags", lambda *_: Bags(np.array([50]), np.array([1])))
     recorded = dataclasses.replace(B, ids=RecordedIds("x.pt", "t000", 1, 1, "0" * 64))
     with pytest.raises(InputError, match=r"table 'b': id 50 is none of its rows, expected 0 to 49"):
         RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(recorded, (0, 50), 16), batch_size=1), 0)

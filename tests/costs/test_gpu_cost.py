@@ -16,7 +16,7 @@ from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_class
 from shardgym.costs.links import IDS, part_of
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import UnknownNameError
-from shardgym.table import ZipfIds
+from shardgym.tables.table import ZipfIds
 
 #: 16 MB: as much as fits an L2.
 TABLE = EmbeddingTable("t", 62_500, 64, 10.0)

@@ -8,10 +8,10 @@ import pytest
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.host_memory import HOST
-from shardgym.ids import draw_bags
-from shardgym.row_access import distinct_rows
-from shardgym.row_popularity import missed_share, popularity
-from shardgym.table import RangeIds, UniformIds, ZipfIds
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import distinct_rows
+from shardgym.tables.row_popularity import missed_share, popularity
+from shardgym.tables.table import RangeIds, UniformIds, ZipfIds
 
 ROWS = 1_000_000
 TABLE = EmbeddingTable("t", ROWS, 64, 5.0, ZipfIds(1.1, row_order="by_frequency"))

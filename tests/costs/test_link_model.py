@@ -20,9 +20,9 @@ from shardgym.costs.links import (
     samples_per_device,
     transfer_ms,
 )
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 LINKS = LinkModel(0.3, 0.2, 1.1, 0.4, "toy", 0.0, 1)
 

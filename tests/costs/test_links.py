@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def topology(devices, **links):

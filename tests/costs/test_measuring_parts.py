@@ -11,11 +11,10 @@ import pytest
 from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.provenance import processor, slug
-from shardgym.table import EmbeddingTable
+from shardgym.machine import available_bytes, processor, slug
+from shardgym.tables.table import EmbeddingTable
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.links import samples_per_device
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 pytestmark = pytest.mark.measured
 

@@ -10,9 +10,9 @@ from rank_loads import expected_loads, replayed_loads
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.replay.row_counts import ExpectedCounts, StreamCounts
-from shardgym.ids import draw_bags
-from shardgym.shard import Shard
-from shardgym.table import UniformIds, ZipfIds
+from shardgym.plans.shard import Shard
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.table import UniformIds, ZipfIds
 
 HOT = ZipfIds(s=1.1, q=1.0, row_order="by_frequency", lengths="poisson")
 NODES = Topology(

@@ -16,13 +16,13 @@ from shardgym.costs.roofline import (
 )
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
-from shardgym.ids import draw_bags
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import distinct_rows
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.topology import PRESETS, Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import distinct_rows
+from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import PRESETS, Topology
 
 #: Round numbers: 1e6 bytes/s, so that 1,000 bytes take 1 ms, and no latencies.
 PLAIN = DeviceConstants(

@@ -12,12 +12,12 @@ from shardgym.costs.links import IDS, ROW_COLUMNS
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.roofline import DEVICES, shard_ms
 from shardgym.costs.shard_keys import ShardKey, plan_keys, shard_loads
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, distinct_rows
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, RangeIds, UniformIds, ZipfIds
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.row_access import access_share, distinct_rows
+from shardgym.tables.table import EmbeddingTable, RangeIds, UniformIds, ZipfIds
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 FORWARD = PHASES.index("forward_compute")
 BY_FREQUENCY = ZipfIds(s=1.1, row_order="by_frequency")

@@ -8,12 +8,12 @@ import pytest
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.host_memory import HOST
-from shardgym.drives import BLOCK_BYTES, DRIVES, Drive
 from shardgym.errors import InputError
-from shardgym.row_access import distinct_rows
-from shardgym.row_popularity import missed_share, popularity
-from shardgym.table import ZipfIds
-from shardgym.topology import DEFAULT_SSD
+from shardgym.tables.row_access import distinct_rows
+from shardgym.tables.row_popularity import missed_share, popularity
+from shardgym.tables.table import ZipfIds
+from shardgym.tasks.drives import BLOCK_BYTES, DRIVES, Drive
+from shardgym.tasks.topology import DEFAULT_SSD
 
 ROWS = 1_000_000
 TABLE = EmbeddingTable("t", ROWS, 64, 5.0, ZipfIds(1.1))

@@ -9,7 +9,7 @@ import pytest
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.fbgemm.process import ChildProcess
-from shardgym.table import EmbeddingTable
+from shardgym.tables.table import EmbeddingTable
 
 pytestmark = pytest.mark.measured
 

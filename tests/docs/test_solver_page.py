@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardgym.solver import solver_names
+from shardgym.evaluation.solver import solver_names
 
 pytestmark = pytest.mark.repository
 

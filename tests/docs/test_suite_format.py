@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shardgym.records import Record
-from shardgym.suites import spec
-from shardgym.topology import PRESETS
+from shardgym.tasks.suites import spec
+from shardgym.tasks.topology import PRESETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
 RECORDS = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from random_simulator import random_simulator
 
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 BATCH = 64
 

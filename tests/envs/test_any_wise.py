@@ -18,13 +18,13 @@ from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import SplitLimits
-from shardgym.ids import ZipfIds
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.ids import ZipfIds
+from shardgym.tables.row_access import access_share
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Actions behind those of four devices.
 HALVE, BY_ROWS, REPLICATE = 4, 5, 6

@@ -8,11 +8,11 @@ from env_toys import halvable_task, make_tasks, masked_rollout, play
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Action that halves, with two devices.
 CUT = 2

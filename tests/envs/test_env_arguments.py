@@ -7,10 +7,10 @@ import pytest
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import TableWiseEnv
 from shardgym.errors import InputError
-from shardgym.suites import load_suite
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def make_task(devices, name=""):

@@ -4,9 +4,9 @@ import gymnasium
 import pytest
 
 from shardgym.envs.env import TableWiseEnv
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 @pytest.mark.measured

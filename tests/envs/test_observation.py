@@ -8,10 +8,10 @@ from env_toys import play
 
 from shardgym.envs.env import TableWiseEnv
 from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
-from shardgym.step_memory import StepMemory
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.step_memory import StepMemory
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 HISTOGRAM = (0.75, 0.25) + (0.0,) * 15
 

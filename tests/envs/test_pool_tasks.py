@@ -5,8 +5,8 @@ import pytest
 from shardgym.envs.env import TableWiseEnv
 from shardgym.envs.tasks import PER_GROUP, POOL_TASKS, PoolTasks
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.pools import load_pool
-from shardgym.suites import load_suite
+from shardgym.tables.pools import load_pool
+from shardgym.tasks.suites import load_suite
 
 POOL = "synthetic-2021"
 

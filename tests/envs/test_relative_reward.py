@@ -15,10 +15,10 @@ from shardgym.envs import ENV_IDS
 from shardgym.envs.reference import references_ms
 from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])

@@ -87,7 +87,7 @@ def ink_of(left, right, width=320):
 
 def half_placed():
     """The task of the first table alone, and its plan with the table on device 1."""
-    from shardgym.plan import ShardingPlan
+    from shardgym.plans.plan import ShardingPlan
 
     task = halvable_task([16], memory_bytes=8192)
     return task, [ShardingPlan.table_wise(task, [1])]

@@ -10,10 +10,10 @@ import pytest
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import TableWiseEnv
 from shardgym.errors import MeasurementError
-from shardgym.plan import ShardingPlan
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 
 def make_task(units, memory_units, name="", **options):

@@ -12,7 +12,7 @@ from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together
 import shardgym
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.errors import InputError
-from shardgym.shard import Shard
+from shardgym.plans.shard import Shard
 
 
 @pytest.fixture(params=["roofline", "simulator"])

@@ -19,7 +19,7 @@ from verify_toys import pack
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, drop_records, evaluate, read_records, verify
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.suites.spec import CostChoice, Track
+from shardgym.tasks.suites.spec import CostChoice, Track
 
 TOY = "evaluation_toys:"
 

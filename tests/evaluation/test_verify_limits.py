@@ -15,8 +15,8 @@ from shardgym import make_cost
 from shardgym.cli import main
 from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.evaluation import evaluate, verify
+from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.verify.check import TASK_LIMITS, TimeIsOver, beyond_limits, interrupted_after
-from shardgym.incumbent import Budget
 
 SOLVERS = [TOY + name for name in ("Halves", "Lopsided", "Mirrored")]
 

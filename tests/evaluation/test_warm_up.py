@@ -13,7 +13,7 @@ from evaluation_toys import CountCost, Halves, ToySuite, toy_tasks
 from shardgym.cli import main
 from shardgym.costs import make_cost
 from shardgym.evaluation import evaluate, running_solver
-from shardgym.solver import make_solver, warm_up
+from shardgym.evaluation.solver import make_solver, warm_up
 
 THIS = "test_warm_up:"
 

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from shardgym.collection import collect
+from shardgym.training import collect
 
 pytestmark = [
     pytest.mark.gpu,

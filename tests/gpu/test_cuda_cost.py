@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.cli.doctor import diagnose
 from shardgym.costs.fbgemm.pool import WorkerPool
-from shardgym.doctor import diagnose
 
 pytestmark = [
     pytest.mark.gpu,

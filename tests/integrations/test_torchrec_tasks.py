@@ -28,9 +28,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
-from shardgym.ids import draw_bags
-from shardgym.row_access import access_share, distinct_rows
-from shardgym.table import RangeIds
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import access_share, distinct_rows
+from shardgym.tables.table import RangeIds
 from shardgym.torchrec import Reserve, import_model, model_from_task, task_from_model
 
 pytestmark = MARKS

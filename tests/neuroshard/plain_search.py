@@ -15,7 +15,7 @@ from shardgym import Shard, ShardingPlan
 from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import shards_of
-from shardgym.ties import quantized
+from shardgym.costs.ties import quantized
 
 BEAM_WIDTH, CANDIDATES, LEVELS, GRID = 3, 10, 10, 11
 SCALES = [1.0 + 0.05 * step for step in range(GRID)]

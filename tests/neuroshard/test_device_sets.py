@@ -10,7 +10,7 @@ from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.costs.base import CostModel
-from shardgym.ties import QUANTUM, quantized
+from shardgym.costs.ties import QUANTUM, quantized
 
 
 def task_of(*widths: int) -> ShardingTask:

@@ -21,7 +21,7 @@ from neuroshard.grid_search import (
 )
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology
-from shardgym.incumbent import Budget
+from shardgym.evaluation.incumbent import Budget
 
 
 class Flat(DeviceSets):

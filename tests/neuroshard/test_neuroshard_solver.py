@@ -23,8 +23,8 @@ from shardgym import (
     Topology,
     make_cost,
 )
-from shardgym.incumbent import Budget, OutOfTime
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
+from shardgym.evaluation.incumbent import Budget, OutOfTime
 
 UNIT = 4 * 100 * 4
 

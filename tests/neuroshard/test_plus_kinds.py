@@ -28,8 +28,8 @@ from shardgym import (
     load_suite,
     make_cost,
 )
-from shardgym.incumbent import Budget, OutOfTime
-from shardgym.ties import quantized
+from shardgym.costs.ties import quantized
+from shardgym.evaluation.incumbent import Budget, OutOfTime
 
 COSTS = {
     "roofline": make_cost("roofline"),

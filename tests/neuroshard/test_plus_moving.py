@@ -12,9 +12,9 @@ from neuroshard.plus.sharing import even_rows, nothing_shared
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.errors import InputError
-from shardgym.incumbent import InUse
-from shardgym.migration import migration, rebound
-from shardgym.shard import Shard
+from shardgym.evaluation.incumbent import InUse
+from shardgym.plans.migration import migration, rebound
+from shardgym.plans.shard import Shard
 
 RNG = np.random.default_rng(0)
 TABLES = tuple(

@@ -36,8 +36,8 @@ from neuroshard.plus.sharing import Place, forms_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import COLUMNS, LOADS, SHARDS
-from shardgym.incumbent import Budget
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
+from shardgym.evaluation.incumbent import Budget
 
 
 def random_units(shards: ShardTable, rng: np.random.Generator) -> np.ndarray:

@@ -24,8 +24,8 @@ from shardgym import (
     make_cost,
     make_solver,
 )
-from shardgym.incumbent import Budget, OutOfTime
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
+from shardgym.evaluation.incumbent import Budget, OutOfTime
 
 
 def total_ms(task, cost, plan) -> float:

@@ -15,8 +15,8 @@ from neuroshard.plus.tiered_pricing import TieredPricing
 from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from shardgym import EmbeddingTable, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost, make_solver
-from shardgym.table import ZipfIds
-from shardgym.topology import Topology
+from shardgym.tables.table import ZipfIds
+from shardgym.tasks.topology import Topology
 
 COSTS = {"gpu": make_cost("gpu"), "roofline": make_cost("roofline")}
 

@@ -14,8 +14,8 @@ from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard
 from shardgym import make_cost
-from shardgym.incumbent import Budget
-from shardgym.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM
+from shardgym.evaluation.incumbent import Budget
 
 
 class WholePlans(type(make_cost("roofline"))):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardgym.solver import make_solver
-from shardgym.suites import load_suite
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.topology import Topology
+from shardgym.evaluation.solver import make_solver
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 pytestmark = pytest.mark.repository
 

@@ -85,7 +85,7 @@ def test_help_and_a_page_that_is_not_there(tool, capsys, arguments, code, text):
 
 @pytest.fixture
 def shipped(tool):
-    from shardgym.pretraining.data import load_data
+    from shardgym.training.data import load_data
 
     cards = (ModelCard.load(SHIPPED_DATA / f"{role}.json") for role in ("oracle", "judge"))
     return load_data(SHIPPED_DATA), *cards

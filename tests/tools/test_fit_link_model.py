@@ -9,7 +9,7 @@ import pytest
 
 from shardgym.costs.link_model import LinkModel, shipped_model
 from shardgym.costs.links import samples_per_device
-from shardgym.topology import Topology
+from shardgym.tasks.topology import Topology
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians
 from shardgym.costs.links import pooled_widths, samples_per_device, start_offsets
 from shardgym.errors import MeasurementError
-from shardgym.plan import ShardingPlan
-from shardgym.table import Precision
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.machine import available_bytes
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.table import Precision
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: Ranks sleep through their start offsets. So that a round takes about this long, one with large offsets has fewer
 #: iterations.

@@ -22,7 +22,6 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, can_exchange, time_communication
 from shardgym.costs.fbgemm.jobs import shard_sets
-from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, remedy, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
@@ -31,10 +30,11 @@ from shardgym.costs.links import exchange_times, link_notes, pooled_widths, tran
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError, MeasurementError
-from shardgym.plan import ShardingPlan
-from shardgym.shard import format_devices
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.topology import Topology
+from shardgym.machine import cpu_tag, usable_cores
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import format_devices
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.topology import Topology
 
 CommChoice = Literal["auto", "measured", "modelled"]
 

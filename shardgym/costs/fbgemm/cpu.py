@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, resident_bytes
 from shardgym.costs.fbgemm.operator import (
     WEIGHT_SPREAD,
     Ids,
@@ -25,6 +24,7 @@ from shardgym.costs.fbgemm.operator import (
     versions,
 )
 from shardgym.costs.fbgemm.process import JobError
+from shardgym.machine import available_bytes, cpu_tag, resident_bytes
 
 #: Share of the available memory that may be taken, and shares of it that may hold ids.
 _USABLE = 0.9

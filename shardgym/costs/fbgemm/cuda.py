@@ -13,7 +13,7 @@ from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.operator import Ids, KeptBytes, build_operator, dtype_of, fill_weights, versions
 from shardgym.costs.fbgemm.process import JobError
 from shardgym.errors import error_text
-from shardgym.provenance import slug
+from shardgym.machine import slug
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
 _FOR_IDS = 1 / 3

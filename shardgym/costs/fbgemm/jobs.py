@@ -9,12 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Floats
-from shardgym.plan import ShardingPlan
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 from shardgym.records import CONFIG, Record
-from shardgym.row_access import access_share
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable, Optimizer, Precision
-from shardgym.task import OPTIMIZER_STATE, ShardingTask
+from shardgym.tables.row_access import access_share
+from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
+from shardgym.tasks.task import OPTIMIZER_STATE, ShardingTask
 
 #: Note on times that include waiting. The same for all, so that boards say it once.
 HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"

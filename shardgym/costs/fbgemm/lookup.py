@@ -15,7 +15,7 @@ import torch
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Sums
-from shardgym.table import Optimizer
+from shardgym.tables.table import Optimizer
 
 #: Value of all weights. It does not matter, but each page must have been written to: else it is the kernel's zero page.
 WEIGHT = 0.01

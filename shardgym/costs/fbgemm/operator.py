@@ -11,8 +11,8 @@ import torch
 from cachetools import LRUCache, cachedmethod
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.ids import draw_bags, what_is_drawn
-from shardgym.table import EmbeddingTable
+from shardgym.tables.ids import draw_bags, what_is_drawn
+from shardgym.tables.table import EmbeddingTable
 
 #: Optimisers of tasks by FBGEMM's names.
 OPTIMIZERS = {

@@ -16,9 +16,9 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from shardgym.costs.fbgemm.jobs import DeviceFacts, ProbeJob, StepTimes, TimingJob
-from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.process import ChildProcess, require_linux
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.machine import usable_cores
 
 #: Variables of every worker. The allocator keeps freed memory instead of mapping it afresh, and there is one thread.
 #: The last four are switches of CUDA and FBGEMM that change which kernels run, or make the host wait for each of them:

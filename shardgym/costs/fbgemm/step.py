@@ -27,12 +27,12 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.communication import CollectiveGroup
-from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
 from shardgym.errors import MeasurementError
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.machine import available_bytes
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: Parts of a step in order, and the phase of each, as a column of `PlanCost.per_device`. Those that end in `_exchange`
 #: are exchanges, the others work of the device alone. A part takes 0 where a plan has none of what it is for:

@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol
 
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.shard_keys import plan_keys
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
 
 
 class StepClock(Protocol):

@@ -22,14 +22,14 @@ from cachetools import LRUCache, cachedmethod
 from shardgym.child import Handler
 from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
 from shardgym.costs.fbgemm.namespaces import join_network
 from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes, versions
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
-from shardgym.ids import draw_bags, what_is_drawn
-from shardgym.table import EmbeddingTable, RecordedIds
+from shardgym.machine import available_bytes, cpu_tag
+from shardgym.tables.ids import draw_bags, what_is_drawn
+from shardgym.tables.table import EmbeddingTable, RecordedIds
 
 #: Share of the available memory that a rank keeps drawn ids in.
 _FOR_IDS = 1 / 32

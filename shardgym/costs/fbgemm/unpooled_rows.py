@@ -18,7 +18,7 @@ from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.fbgemm.lookup import WEIGHT
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Rows, StepClock, StepPlan
-from shardgym.table import EmbeddingTable
+from shardgym.tables.table import EmbeddingTable
 
 
 class RowLookup:

@@ -19,7 +19,7 @@ from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import Ids, RequestMaker, tensor_bytes
 from shardgym.costs.fbgemm.process import JobError
-from shardgym.table import EmbeddingTable
+from shardgym.tables.table import EmbeddingTable
 
 #: An operator without its weights takes some hundred kilobytes.
 _KEPT_OPERATORS = 500

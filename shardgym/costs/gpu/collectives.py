@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.topology import Topology
+from shardgym.tasks.topology import Topology
 
 #: NVLink, in bytes per second of a GPU and direction, from which its switches add up: that of H100 and later has
 #: 450e9 and does, that of A100 has 300e9 and does not.

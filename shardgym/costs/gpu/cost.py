@@ -50,13 +50,13 @@ from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
-from shardgym.drives import DRIVES
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, distinct_ids
-from shardgym.table import EmbeddingTable, Optimizer, Precision
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
-from shardgym.topology import Topology
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.row_access import access_share, distinct_ids
+from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
+from shardgym.tasks.drives import DRIVES
+from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Cards whose fused kernels others have measured and published.
 _HELD_CARDS = ("v100", "a100", "h100")

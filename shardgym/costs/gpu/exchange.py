@@ -45,7 +45,7 @@ from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import ID_BYTES
 from shardgym.costs.links import IDS, REPLICAS, SHARDS, samples_per_device, transfer_ms
 from shardgym.errors import InputError
-from shardgym.topology import Topology
+from shardgym.tasks.topology import Topology
 
 #: How an all-to-all goes between nodes.
 Algorithm = Literal["flat", "two_step"]

@@ -6,10 +6,11 @@ their times add up to what the rows in the memory of the device take:
 - `fused_uvm`: every lookup reads its row over the bus. The backward pass reads and writes every distinct row and its
   optimiser state there.
 - `fused_uvm_caching`: before the forward pass, distinct rows that are not in the cache are fetched, while as many
-  others are written back (`shardgym.row_popularity.missed_share`: the cache is full, as it is in training). Lookups and
+  others are written back (`shardgym.tables.row_popularity.missed_share`: the cache is full, as it is in training).
+  Lookups and
   updates of weights then are those of the device's memory. Optimiser states have no cache and are read and written over
   the bus.
-- `key_value`: the same, where what the drive takes comes first (`shardgym.drives`). Optimiser states are in the
+- `key_value`: the same, where what the drive takes comes first (`shardgym.tasks.drives`). Optimiser states are in the
   memory of the device, and nothing is left for the backward pass.
 
 A bus works in both directions at once. Its bandwidth is that of one device alone; devices that share a bus or the
@@ -28,7 +29,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Work, sectors, shard_work
-from shardgym.drives import Drive
+from shardgym.tasks.drives import Drive
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.gpu.cards import Card
-from shardgym.row_access import BIN_ACCESSES, Cells, access_share, cells_of, distinct_rows, position_matters
-from shardgym.table import REUSE_BINS, EmbeddingTable, RangeIds, ZipfIds
+from shardgym.tables.row_access import BIN_ACCESSES, Cells, access_share, cells_of, distinct_rows, position_matters
+from shardgym.tables.table import REUSE_BINS, EmbeddingTable, RangeIds, ZipfIds
 
 #: Smallest number of bytes that crosses a bus of the GPU.
 SECTOR = 32

@@ -21,8 +21,8 @@ from shardgym.costs.replay.tally import CountedShards, Tally, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
 from shardgym.costs.roofline import device_constants, untested
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Where the ids of a batch come from: drawn or recorded, id by id, or as expected from the laws of tables.
 Ids = Literal["stream", "expected"]

@@ -8,9 +8,9 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import samples_per_device
-from shardgym.ids import draw_bags
-from shardgym.row_access import access_by_range, distinct_by_range
-from shardgym.table import EmbeddingTable
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import access_by_range, distinct_by_range
+from shardgym.tables.table import EmbeddingTable
 
 
 class Counts(NamedTuple):

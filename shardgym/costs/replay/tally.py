@@ -14,11 +14,11 @@ from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, ROW_COLUMNS, samples
 from shardgym.costs.replay.row_counts import RowCounts
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, DeviceConstants, compute_ms, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
-from shardgym.step_memory import LENGTH_BYTES
-from shardgym.table import EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask, block_bytes
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.step_memory import LENGTH_BYTES
+from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask, block_bytes
 
 #: Of a pooled lookup whose id is sent once for all of its repeats: which one it is.
 _POSITION_BYTES = 4

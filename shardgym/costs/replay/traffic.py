@@ -17,8 +17,8 @@ from shardgym.costs.links import (
     with_row_exchange_ms,
 )
 from shardgym.costs.replay.tally import Tally
-from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.topology import Topology
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Collectives of an exchange of ids: how much will come, lengths of bags, ids (TorchRec's `KJTAllToAll`).
 _ID_COLLECTIVES = 3

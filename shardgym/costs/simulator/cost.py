@@ -16,8 +16,8 @@ from shardgym.costs.simulator.familiarity import Familiarity, task_notes
 from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Tasks whose encoded shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 64

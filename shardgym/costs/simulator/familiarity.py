@@ -14,7 +14,7 @@ from shardgym.arrays import Bools, Floats
 from shardgym.costs.fbgemm.namespaces import FASTEST_LINK, SLOWEST_LINK
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.weights import Density, Weights
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: By how much of the way from the median to the least likely known sample the limit lies beyond that sample.
 _MARGIN = 0.1

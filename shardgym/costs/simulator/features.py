@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.bags import ReuseCounts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.ids import draw_bags
-from shardgym.row_access import BIN_ACCESSES, access_share
-from shardgym.table import REUSE_BINS, EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.tables.bags import ReuseCounts
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import BIN_ACCESSES, access_share
+from shardgym.tables.table import REUSE_BINS, EmbeddingTable
+from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: Amounts of work of one shard in one batch; a shard's time is roughly a weighted sum of them.
 WORK_NAMES = (

@@ -29,8 +29,8 @@ from shardgym.costs.simulator.oracle import OracleNetworks
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError
-from shardgym.row_access import position_matters
-from shardgym.task import ShardingTask
+from shardgym.tables.row_access import position_matters
+from shardgym.tasks.task import ShardingTask
 
 #: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.

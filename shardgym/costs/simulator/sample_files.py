@@ -30,8 +30,8 @@ from shardgym.costs.simulator.samples import (
 from shardgym.errors import InputError, import_extra
 from shardgym.files import check_regular, write_whole
 from shardgym.records import CONFIG, Name, Record
-from shardgym.table import REUSE_BINS
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
+from shardgym.tables.table import REUSE_BINS
+from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE
 
 Kind = Literal["compute", "steps"]
 

@@ -22,6 +22,7 @@ from shardgym.arguments import check_list, check_name, describe
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
+from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import (
     MeasuredAgain,
@@ -42,12 +43,11 @@ from shardgym.evaluation.verify.records import (
     read_file,
 )
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
-from shardgym.incumbent import Budget
+from shardgym.machine import commit, utc_now
 from shardgym.progress import ProgressBar
-from shardgym.provenance import commit, utc_now
 from shardgym.records import canonical_json, short_repr
 from shardgym.registry import find_class
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Of a task that is measured: several times the batch of the papers, and what a core looks up in some minutes.
 TASK_LIMITS = {"batch_size": 2**18, "lookups of a step": 2**32}

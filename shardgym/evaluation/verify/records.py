@@ -19,10 +19,10 @@ from shardgym.errors import InputError, format_ranges
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
 from shardgym.evaluation.solver_spec import check_label
 from shardgym.evaluation.verify.agreement import COST_SHARE
-from shardgym.feasibility import plan_problems
 from shardgym.files import read_lines
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.feasibility import plan_problems
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: `ok`: agrees with a fresh score. `mismatch`: does not, or is not of the run in `run.json`. `skipped`: claims a cost
 #: that cannot be scored here. `unreadable`: the line is damaged or its task is not at hand. `failure`: claims no cost

@@ -22,10 +22,10 @@ from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.verify.agreement import EXACT
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord
-from shardgym.plan import ShardingPlan
-from shardgym.provenance import arithmetic, commit, versions
+from shardgym.machine import arithmetic, commit, versions
+from shardgym.plans.plan import ShardingPlan
 from shardgym.records import canonical_json, sha256
-from shardgym.task import ShardingTask
+from shardgym.tasks.task import ShardingTask
 
 #: Returns the cost model of a name and settings, or None and why it cannot be made here.
 GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]

@@ -29,8 +29,8 @@ from shardgym.leaderboard.notes import footer, notes
 from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import Interval, performance_profile
 from shardgym.leaderboard.tables import columns, title
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.plans.plan import ShardingPlan
+from shardgym.tasks.task import ShardingTask
 
 #: Points of the performance profiles.
 FACTORS = np.round(np.linspace(1.0, 2.0, 101), 2)

@@ -125,7 +125,7 @@ def data_folder(made_up_rows, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_settings():
-    from shardgym.pretraining.train import FitSettings
+    from shardgym.training.train import FitSettings
 
     return FitSettings(epochs=60, least_steps=0, batch=64, members=2, weight_decay=2.0)
 
@@ -133,8 +133,8 @@ def quick_settings():
 @pytest.fixture(scope="session")
 def model(data_folder, quick_settings, tmp_path_factory, worker_id) -> Path:
     """A folder of weights for the made-up machine, trained by the first worker that needs it."""
-    from shardgym.pretraining.data import load_data
-    from shardgym.pretraining.pretrain import pretrain
+    from shardgym.training.data import load_data
+    from shardgym.training.pretrain import pretrain
 
     shared = tmp_path_factory.getbasetemp()
     folder = (shared if worker_id == "master" else shared.parent) / "model"

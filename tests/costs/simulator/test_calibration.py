@@ -26,8 +26,8 @@ from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.step_parts import LINES
-from shardgym.pretraining import calibrate as module
-from shardgym.pretraining.calibrate import calibrate
+from shardgym.training import calibrate as module
+from shardgym.training.calibrate import calibrate
 
 SLOWER = 3.0
 

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.pretraining.data import load_data
-from shardgym.pretraining.pace import at_one_pace, paces_of
+from shardgym.training.data import load_data
+from shardgym.training.pace import at_one_pace, paces_of
 
 FORWARD, BACKWARD = 1.5, 1.2
 

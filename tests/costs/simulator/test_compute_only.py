@@ -24,8 +24,8 @@ def compute_data(made_up_rows, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compute_model(compute_data, quick_settings, tmp_path_factory):
-    from shardgym.pretraining.data import load_data
-    from shardgym.pretraining.pretrain import pretrain
+    from shardgym.training.data import load_data
+    from shardgym.training.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("compute-model")
     pretrain(load_data(compute_data), folder, quick_settings, seed=5)

@@ -11,7 +11,7 @@ from shardgym import InputError
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.pretraining.data import load_data
+from shardgym.training.data import load_data
 
 
 def write(folder, rows, hardware="made-up"):

@@ -10,8 +10,8 @@ import pytest
 from evaluation_toys import ToySuite
 
 from shardgym import InputError, ShardingPlan, make_cost
-from shardgym.conformance import check_solver
 from shardgym.evaluation import evaluate
+from shardgym.evaluation.conformance import check_solver
 
 
 def reachable(root: object) -> list[object]:

@@ -42,8 +42,8 @@ def folders(tmp_path_factory):
     import collection_toys
 
     from shardgym.cli import main
-    from shardgym.collection.measuring import reference_set
     from shardgym.costs.fbgemm.jobs import StepTimes
+    from shardgym.training.measuring import reference_set
 
     with pytest.MonkeyPatch.context() as patch:
         pool, *_ = collection_toys.install(patch)
@@ -112,7 +112,7 @@ def test_far_outside_twice_the_batch_is_twice_the_time(networks):
 
 
 def test_errors_are_near_the_noise_and_transfer_is_reported(model):
-    from shardgym.pretraining.train import FitSettings
+    from shardgym.training.train import FitSettings
 
     card = json.loads((model / "oracle.json").read_text())
     assert card["errors"]["compute"]["mape"] < 0.2
@@ -144,7 +144,7 @@ def test_what_is_unlike_the_data_as_a_whole_is_noted(model):
 
 def test_samples_of_the_pool_for_transfer_are_refused_in_roles_that_learn(folders, tmp_path):
     from shardgym.costs.simulator.sample_files import read_file, read_info
-    from shardgym.pretraining.data import load_data
+    from shardgym.training.data import load_data
 
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.samples import ComputeSamples, Labels
-from shardgym.pretraining import assess
-from shardgym.pretraining.assess import rank_plans
+from shardgym.training import assess
+from shardgym.training.assess import rank_plans
+from shardgym.training.settings import PLAN_DEVICES, PLANS_PER_TASK
 
 
 def samples_of(rows):

@@ -16,12 +16,12 @@ from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.simulator.samples import Labels, with_role
-from shardgym.pretraining.assess import kendall_tau, mape, noise_floor, repeat_pairs
-from shardgym.pretraining.data import load_data
-from shardgym.pretraining.pretrain import pretrain
-from shardgym.pretraining.priors import fit_prior
-from shardgym.pretraining.torch_ops import TORCH
-from shardgym.pretraining.train import FitSettings
+from shardgym.training.assess import kendall_tau, mape, noise_floor, repeat_pairs
+from shardgym.training.data import load_data
+from shardgym.training.pretrain import pretrain
+from shardgym.training.priors import fit_prior
+from shardgym.training.torch_ops import TORCH
+from shardgym.training.train import FitSettings
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 

@@ -11,7 +11,7 @@ from shardgym import InputError, ShardingPlan, Topology, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import UnknownNameError
-from shardgym.shard import Shard
+from shardgym.plans.shard import Shard
 
 BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
 

@@ -1,0 +1,171 @@
+"""Solver: the interface of everything that makes plans, and how solvers are made and called."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import numbers
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from shardgym.arguments import check_instance, check_int, describe
+from shardgym.costs.base import CostModel
+from shardgym.errors import InputError
+from shardgym.plans.plan import ShardingPlan
+from shardgym.registry import construct, find_class, not_installed, registered
+from shardgym.tasks.task import ShardingTask
+
+GROUP = "shardgym.solvers"
+
+
+class Observer(Protocol):
+    """Called by a solver with every new best plan and its cost."""
+
+    def __call__(self, plan: ShardingPlan, cost_ms: float) -> None:
+        """Receive a new best plan; `cost_ms` is what the solver's cost model predicts or measures."""
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """A class with this method is a solver; nothing has to be inherited.
+
+    Options that a solver does not take (all after `seed`) may be left out of its signature. A
+    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`; one that
+    may lack what every task needs, a method `check_ready(cost)`, see `check_ready`. A learned one
+    has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
+    `training_time_s`, the seconds that it took to train them; records hold both. One that proves how good its plans are
+    has `lower_bound_ms`: by the oracle, no plan of the kinds that it makes takes less on the last task; or None.
+    """
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        initial_plan: ShardingPlan | None = None,
+        observer: Observer | None = None,
+        migration_ms_per_byte: float | None = None,
+    ) -> ShardingPlan:
+        """Return a feasible plan.
+
+        Args:
+            task: what to place; must not be changed.
+            cost: the oracle, to be queried as often as the solver likes.
+            seed: the same seed gives the same plan when `cost` is deterministic.
+            time_limit_s: seconds after which the best plan so far is to be returned.
+            initial_plan: a feasible plan to start from.
+            observer: called with every improvement.
+            migration_ms_per_byte: says that the initial plan is in use, and what every byte that moves adds to the cost
+                of a plan (`shardgym.plans.migration`).
+
+        Raises:
+            NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means
+                the same.
+        """
+        ...
+
+
+def solver_names(*, installed_only: bool = False) -> list[str]:
+    """Names of the registered solvers; on request without those that lack an extra."""
+    missing = not_installed(GROUP) if installed_only else {}
+    return [name for name in registered(GROUP) if name not in missing]
+
+
+def make_solver(name: str, **settings: Any) -> Solver:
+    """Make a solver.
+
+    Args:
+        name: a registered name, or `module:Class` for one's own.
+        **settings: passed to the solver's class.
+
+    Raises:
+        UnknownNameError: no such solver; the closest names are in the message.
+        InputError: the class cannot be imported, has no `solve`, or does not take these settings.
+        MissingDependencyError: the solver needs an extra that is not installed.
+    """
+    solver: Solver = construct("solver", name, find_class("solver", GROUP, name), settings)
+    if not callable(getattr(solver, "solve", None)):
+        raise InputError(f"solver '{name}' has no method solve(task, cost, seed)")
+    return solver
+
+
+def weights_that_ship() -> dict[str, list[str]]:
+    """Return, by registered solver, the suites that weights of it ship for; nothing is imported.
+
+    Weights lie in the package that registers the solver: PACKAGE/weights/SOLVER/SUITE/seed-K/card.json. Solvers without
+    any are left out.
+    """
+    found = {}
+    for name, target in registered(GROUP).items():
+        package = target.partition(":")[0].partition(".")[0]
+        # A mere folder of the same name in front of it would hide an editable installation.
+        specs = (finder.find_spec(package, None) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None and spec.origin is not None), None)
+        folders = (spec.submodule_search_locations if spec is not None else None) or ()
+        cards = [card for folder in folders for card in Path(folder, "weights", name).glob("*/seed-*/card.json")]
+        if cards:
+            found[name] = sorted({card.parents[1].name for card in cards})
+    return found
+
+
+def check_ready(solver: Solver, cost: CostModel) -> None:
+    """Call `solver.check_ready(cost)`, where there is one: it raises `InputError` when the solver can solve nothing.
+
+    So a run without the weights that a solver needs, or with an oracle that it cannot use, ends before it starts, and
+    not with an error for every task.
+    """
+    method = getattr(solver, "check_ready", None)
+    if callable(method):
+        method(cost)
+
+
+def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
+    """Call `solver.warm_up(task, cost)`, where there is one, so that compiling and loading do not count as solving.
+
+    The task holds the first table alone, so that nothing can be solved ahead. A run warms a solver up once, before its
+    first task. When that raises, the task is recorded as an error, and the next task tries again.
+    """
+    method = getattr(solver, "warm_up", None)
+    if callable(method):
+        method(dataclasses.replace(task, tables=task.tables[:1], name=""), cost)
+
+
+def call_solver(solver: Solver, task: ShardingTask, cost: CostModel, seed: int, **options: Any) -> ShardingPlan:
+    """Call `solver.solve` with those of `options` that are not None and that its signature accepts."""
+    accepted = {name: value for name, value in options.items() if value is not None and takes(solver.solve, name)}
+    return solver.solve(task, cost, seed=seed, **accepted)
+
+
+def takes(method: Callable[..., Any], option: str) -> bool:
+    """Return whether `solve` or `fit` of a solver takes an option, by name or as `**options`."""
+    parameters = inspect.signature(method).parameters
+    return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def check_solve_arguments(
+    task: Any, cost: Any, seed: Any, *, time_limit_s: Any = None, initial_plan: Any = None, observer: Any = None
+) -> None:
+    """Check the types of the arguments of `Solver.solve`; for solvers to call before they start.
+
+    `initial_plan.validate(task)` checks whether a plan is for the task.
+
+    Raises:
+        InputError: an argument has another type.
+    """
+    check_instance("task", task, ShardingTask)
+    check_instance("cost", cost, CostModel)
+    check_int("seed", seed)
+    if time_limit_s is not None:
+        # A negative number is accepted: the deadline of a caller may have passed.
+        is_number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
+        if not is_number or math.isnan(time_limit_s):
+            raise InputError(f"time_limit_s: expected a number of seconds, got {describe(time_limit_s)}")
+    if initial_plan is not None:
+        check_instance("initial_plan", initial_plan, ShardingPlan)
+    if observer is not None and not callable(observer):
+        raise InputError(f"observer: expected a function of a plan and its cost in ms, got {describe(observer)}")

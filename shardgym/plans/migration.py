@@ -1,0 +1,183 @@
+"""What it takes to get from the plan in use to another one: which rows and columns go from which device to which.
+
+A device that holds a part of a shard already keeps it. What it lacks comes from a device that holds it in the old plan:
+one that shares its fast links if there is any, and among those the one that has sent least so far. Weights move with
+their optimiser state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from shardgym.arguments import check_instance
+from shardgym.arrays import Ints
+from shardgym.errors import InputError
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tasks.task import ShardingTask, block_bytes
+from shardgym.tasks.topology import Topology
+
+#: What a move crosses: the links of a fast domain, those between domains, or the bus of one device to its host.
+Link = Literal["intra", "inter", "host"]
+LINKS: tuple[Link, ...] = get_args(Link)
+
+
+class Move(NamedTuple):
+    """A rectangle of a table that one device sends to another.
+
+    Attributes:
+        table: its name.
+        rows: first row and the row after the last.
+        columns: first column and the column after the last.
+        source: device that sends it.
+        destination: device that gets it; the source itself where it moves between a device and its host.
+        shard: the shard of the old plan that it is a part of.
+        bytes: of weights and optimiser state.
+        link: what it crosses.
+    """
+
+    table: str
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    source: int
+    destination: int
+    shard: Shard
+    bytes: int
+    link: Link
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the move as JSON has it; `shard` is the rectangle in the checkpoint of the old plan."""
+        shard = {"rows": list(self.shard.rows), "columns": list(self.shard.columns)}
+        return self._asdict() | {"rows": list(self.rows), "columns": list(self.columns), "shard": shard}
+
+
+@dataclass(frozen=True)
+class Migration:
+    """All moves from one plan to another.
+
+    Attributes:
+        moves: by table, rows, columns and destination of the new plan.
+        bytes_by_link: of all moves.
+    """
+
+    moves: tuple[Move, ...]
+    bytes_by_link: Mapping[Link, int]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that move."""
+        return sum(self.bytes_by_link.values())
+
+    def transfer_ms(self, topology: Topology) -> float:
+        """Return how long the moves take if all devices send and receive at once, in ms.
+
+        That is the time of the busiest direction of the busiest link. Moves between a device and its host, start-up
+        times and what loads or writes checkpoints are left out.
+        """
+        loads = np.zeros((2, 2, topology.num_devices))
+        for move in self.moves:
+            if move.link != "host":
+                level = LINKS.index(move.link)
+                loads[level, 0, move.source] += move.bytes
+                loads[level, 1, move.destination] += move.bytes
+        bandwidths = np.array([topology.intra_bandwidth, topology.inter_bandwidth])
+        return float((loads.max(axis=(1, 2)) / bandwidths).max() * 1e3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what moves as JSON has it."""
+        return {
+            "bytes": self.bytes,
+            "bytes_by_link": dict(self.bytes_by_link),
+            "moves": [move.to_dict() for move in self.moves],
+        }
+
+
+def rebound(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
+    """Return a plan for another task, as for the same tables with other statistics.
+
+    `validate` of what is returned says whether it is one.
+    """
+    check_instance("plan", plan, ShardingPlan)
+    check_instance("task", task, ShardingTask)
+    return dataclasses.replace(plan, task_hash=task.digest)
+
+
+def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migration:
+    """Return what moves between two plans for the tables of a task.
+
+    Args:
+        task: whose tables and devices both plans are for; statistics, and so `task_hash`, may differ.
+        old: in use.
+        new: to come.
+
+    Raises:
+        InputError: a plan holds a table or a device that the task has not, or the old plan lacks a part.
+    """
+    for plan in (old, new):
+        _check_known(task, plan)
+    domain = task.topology.fast_domain_size
+    sent = np.zeros(task.num_devices, dtype=np.int64)
+    moves: list[Move] = []
+    totals: dict[Link, int] = dict.fromkeys(LINKS, 0)
+    held = {table.name: old.of_table(table.name) for table in task.tables}
+    bounds = {name: np.array([(*s.rows, *s.columns) for s in shards]).reshape(-1, 4) for name, shards in held.items()}
+    for shard in new.shards:
+        if shard in held[shard.table]:
+            continue
+        area = 0
+        for n in _overlapping(bounds[shard.table], shard):
+            part = held[shard.table][n]
+            rows = max(shard.rows[0], part.rows[0]), min(shard.rows[1], part.rows[1])
+            columns = max(shard.columns[0], part.columns[0]), min(shard.columns[1], part.columns[1])
+            area += (rows[1] - rows[0]) * (columns[1] - columns[0])
+            for destination in shard.devices:
+                if destination in part.devices and shard.memory == part.memory:
+                    continue
+                source = _nearest(part.devices, destination, domain, sent)
+                link: Link = "intra" if source // domain == destination // domain else "inter"
+                table = task.table(shard.table)
+                size = block_bytes(
+                    rows[1] - rows[0], columns[1] - columns[0], task.precision_of(table), task.optimizer_of(table)
+                )
+                link = "host" if source == destination else link
+                sent[source] += size
+                totals[link] += size
+                moves.append(Move(shard.table, rows, columns, source, destination, part, size, link))
+        if area < shard.num_rows * shard.num_columns:
+            raise InputError(
+                f"the old plan lacks a part of table '{shard.table:.60}', rows {list(shard.rows)} and columns "
+                f"{list(shard.columns)}: expected one that holds all tables"
+            )
+    return Migration(tuple(moves), totals)
+
+
+def _overlapping(bounds: Ints, shard: Shard) -> Sequence[int]:
+    """Return which rectangles, (n, 4) as rows and columns, have a part of a shard."""
+    starts = np.maximum(bounds[:, [0, 2]], [shard.rows[0], shard.columns[0]])
+    ends = np.minimum(bounds[:, [1, 3]], [shard.rows[1], shard.columns[1]])
+    found: list[int] = np.flatnonzero((starts < ends).all(axis=1)).tolist()
+    return found
+
+
+def _nearest(holders: Sequence[int], device: int, domain: int, sent: Ints) -> int:
+    """Return the holder that sends: the device itself, one of its domain, or any; of several who has sent least."""
+    if device in holders:
+        return device
+    near = [holder for holder in holders if holder // domain == device // domain]
+    return min(near or holders, key=lambda holder: (int(sent[holder]), holder))
+
+
+def _check_known(task: ShardingTask, plan: ShardingPlan) -> None:
+    for shard in plan.shards:
+        if not task.has_table(shard.table):
+            raise InputError(f"'{shard.table:.60}' is no table of the task: expected plans for its tables")
+        if shard.devices[-1] >= task.num_devices:
+            raise InputError(
+                f"table '{shard.table:.60}' is on device {shard.devices[-1]}, the task has {task.num_devices} devices: "
+                "expected plans for the same devices"
+            )

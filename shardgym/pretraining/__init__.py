@@ -1,1 +1,0 @@
-"""Pre-training of the simulator: reading samples needs the extra `data`."""

@@ -1,6 +1,0 @@
-"""Suites: versioned lists of tasks, as data, and suites of your own."""
-
-from shardgym.suites.spec import Track
-from shardgym.suites.suite import Suite, digests_path, load_suite, suite_names
-
-__all__ = ["Suite", "Track", "digests_path", "load_suite", "suite_names"]

@@ -1,0 +1,104 @@
+"""The ids of one table for one batch, and how often they touch a row."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Ints
+from shardgym.errors import InputError
+from shardgym.tables.table import REUSE_BINS
+
+
+class Bags(NamedTuple):
+    """The ids of one table for one batch.
+
+    Attributes:
+        indices: row ids, shape (number of ids,), in [0, num_embeddings).
+        lengths: ids per sample, shape (batch_size,), summing to the number of ids.
+    """
+
+    indices: Ints
+    lengths: Ints
+
+    def samples(self, first: int, count: int) -> Bags:
+        """Return the bags of `count` samples from number `first` on."""
+        start = int(self.lengths[:first].sum())
+        lengths = self.lengths[first : first + count]
+        return Bags(self.indices[start : start + int(lengths.sum())], lengths)
+
+
+def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
+    """Refuse ids that are not those of a batch of a table; kernels run without bounds checks.
+
+    Args:
+        name: of the table that the ids are said to be of.
+        rows: of this table.
+        bags: the ids.
+        batch_size: samples that there must be.
+
+    Raises:
+        InputError: another number of samples, bags that hold another number of ids, or ids that are no rows.
+    """
+    indices, lengths = bags
+    where = f"ids of table '{name}'"
+    if len(lengths) != batch_size:
+        raise InputError(f"{where}: there are {len(lengths)} samples, expected the {batch_size} of a batch")
+    if len(lengths) and int(lengths.min()) < 0:
+        raise InputError(f"{where}: a bag has {lengths.min()} ids, expected none or more")
+    if int(lengths.sum()) != len(indices):
+        raise InputError(f"{where}: bags hold {lengths.sum()} ids, there are {len(indices)}; expected as many")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise InputError(f"{where}: id {wrong} is none of its rows, expected 0 to {rows - 1}")
+
+
+class ReuseCounts:
+    """How often the rows that a batch touches are touched, in bins, summed over any number of tables.
+
+    Attributes:
+        rows: distinct rows per bin of `EmbeddingTable.reuse_histogram`, shape (17,).
+        accesses: ids per bin, shape (17,).
+    """
+
+    def __init__(self) -> None:
+        self.rows = np.zeros(REUSE_BINS, dtype=np.int64)
+        self.accesses = np.zeros(REUSE_BINS, dtype=np.int64)
+
+    @classmethod
+    def of(cls, indices: Ints) -> ReuseCounts:
+        """Count one table's ids of one batch."""
+        if indices.size and int(indices.max()) < 8 * indices.size + 2**20:
+            return cls.of_counts(np.bincount(indices))  # ids are dense: faster than sorting them
+        return cls.of_counts(np.unique(indices, return_counts=True)[1])
+
+    @classmethod
+    def of_counts(cls, per_row: Ints) -> ReuseCounts:
+        """Count rows that a batch touches so often, shape (rows,); those that it does not touch do not count."""
+        # Few numbers are different.
+        rows = np.bincount(per_row) if len(per_row) else np.zeros(0, dtype=np.int64)
+        times = np.flatnonzero(rows[1:]) + 1
+        bins = np.minimum(np.ceil(np.log2(times)).astype(np.int64), REUSE_BINS - 1)
+        result = cls()
+        result.rows += np.bincount(bins, weights=rows[times], minlength=REUSE_BINS).astype(np.int64)
+        result.accesses += np.bincount(bins, weights=rows[times] * times, minlength=REUSE_BINS).astype(np.int64)
+        return result
+
+    def add(self, other: ReuseCounts) -> None:
+        """Add another table's counts to these."""
+        self.rows += other.rows
+        self.accesses += other.accesses
+
+    def row_shares(self) -> tuple[float, ...]:
+        """Share of distinct rows per bin: the `reuse_histogram` of a table; zeros when nothing was accessed."""
+        return _shares(self.rows)
+
+    def access_shares(self) -> tuple[float, ...]:
+        """Share of accesses per bin; zeros when nothing was accessed."""
+        return _shares(self.accesses)
+
+
+def _shares(counts: Ints) -> tuple[float, ...]:
+    total = int(counts.sum())
+    return tuple(float(count) / total if total else 0.0 for count in counts)

@@ -1,0 +1,165 @@
+"""Pools by name or file. With the package come two synthetic ones and the tables of published models.
+
+The pool `synthetic-2021` is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that
+file (`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and
+both reuse histograms. The ids of this pool, drawn with `draw_bags`, match them (`shardgym.tables.pools.statistics`).
+Nothing
+is published per table, so the following is our choice:
+
+- Rows are log-normal up to 20 million, a tenth of the tables being small vocabularies from 100 rows; the mean is 1.3
+  million. That lets the NeuroShard protocol (10 to 59 tables, widths up to 128, at most 15 GiB in FP32 on four
+  devices of 4 GiB) find a task in a few draws, and memory binds: 29 tables exceed a device at width 128.
+- Half of the tables are single-valued features that some samples lack (pooling factor around 0.7), the others
+  multi-valued with a log-normal pooling factor up to about 200; larger tables tend to have more. The mean is 15.8, as
+  published.
+- Every table has its own skew. Exponents s (around 1.1) and shifts q (from 0 to half of the rows) were drawn at
+  random and drawn anew, table by table, until the totals matched.
+
+Widths are not part of that file: `embedding_dim` is a placeholder of 16, suites draw their own. The reuse histograms
+are those of one real draw at batch 65,536.
+
+The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 131,072 in the same way. Its population is
+another one on purpose: more small vocabularies, wider spreads of rows and pooling factors, fewer single-valued
+features. Nothing that ships was trained on it, so it shows how what was trained on the first pool transfers.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from shardgym.arguments import check_name
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import CONFIG, Record
+from shardgym.tables.pools.files import load_user_tables
+from shardgym.tables.streams.open import ENDINGS, holds_ids, open_stream
+from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_stream
+from shardgym.tables.table import (
+    DEFAULT_BATCH_SIZE,
+    REUSE_BINS,
+    EmbeddingTable,
+    Optimizer,
+    Precision,
+    TablePool,
+    UniformIds,
+    ZipfIds,
+)
+
+_DATA = Path(__file__).with_name("data")
+
+#: Name of the synthetic pool that suites and training draw from.
+SYNTHETIC = "synthetic-2021"
+
+#: Batch sizes of the synthetic pools, which their reuse histograms are of.
+SYNTHETIC_BATCH = {SYNTHETIC: DEFAULT_BATCH_SIZE, "synthetic-2022": 131_072}
+
+#: Columns of the files of synthetic tables, one table per line.
+BIN_COLUMNS = tuple(f"bin_{i}" for i in range(REUSE_BINS))
+COLUMNS = ("name", "num_embeddings", "pooling_factor", "s", "q", *BIN_COLUMNS)
+
+
+def pool_names() -> list[str]:
+    """Names that `load_pool` knows besides paths."""
+    return [*SYNTHETIC_BATCH, *model_names()]
+
+
+def load_pool(name_or_path: str | Path) -> TablePool:
+    """Load a pool.
+
+    Args:
+        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables, or ids
+            that say their batch size, `.pt` or `.pt.gz` from dlrm_datasets. Of other streams of ids, `pool_of_stream`
+            makes a pool, and so does `shardgym import-tables`.
+
+    Raises:
+        UnknownNameError: neither a known name nor a path; the closest names are in the message.
+        InputError: the file cannot be read or holds something else; or the argument is no name or path.
+    """
+    text = check_name("pool", name_or_path)
+    if holds_ids(text):
+        return pool_of_stream(open_stream(text))
+    if text.endswith((".json", ".csv")):
+        return load_user_tables(text)
+    if text in SYNTHETIC_BATCH:
+        return TablePool(text, SYNTHETIC_BATCH[text], synthetic_tables(text))
+    if text in model_names():
+        return load_model(text).pool
+    endings = f"a file of tables ends in .json or .csv, one of ids in {', '.join(ENDINGS)}"
+    if Path(text).suffix or Path(text).exists():
+        raise InputError(f"cannot read tables from '{text}': {endings}; 'shardgym list pools' names the pools")
+    raise UnknownNameError("pool", text, pool_names(), f"; {endings}")
+
+
+def data_file(pool: str) -> Path:
+    """Return the file with the tables of a synthetic pool."""
+    return _DATA / f"{pool}.csv"
+
+
+@functools.cache
+def synthetic_tables(pool: str = SYNTHETIC) -> tuple[EmbeddingTable, ...]:
+    """Return the tables of a synthetic pool, in an order that carries no information."""
+    with data_file(pool).open(encoding="utf-8") as lines:
+        return tuple(
+            EmbeddingTable(
+                name=row["name"],
+                num_embeddings=int(row["num_embeddings"]),
+                embedding_dim=PLACEHOLDER_DIM,
+                pooling_factor=float(row["pooling_factor"]),
+                ids=ZipfIds(s=float(row["s"]), q=float(row["q"]), lengths="poisson"),
+                reuse_histogram=tuple(float(row[column]) for column in BIN_COLUMNS),
+            )
+            for row in csv.DictReader(lines)
+        )
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PublishedModel(Record):
+    """A model that somebody published.
+
+    Attributes:
+        pool: its tables and its batch size (global).
+        source: where table sizes, batch size and id distribution are from, and what is not stated there.
+        precision: of weights.
+        optimizer: that it was published with.
+    """
+
+    pool: TablePool
+    source: Annotated[str, Field(min_length=1)]
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "exact_sgd"
+
+
+def model_names() -> list[str]:
+    """Names of the published models, in the order of the data file."""
+    return list(_entries())
+
+
+@functools.cache
+def load_model(name: str) -> PublishedModel:
+    """Return a published model; raises `UnknownNameError` with the closest names."""
+    entries = _entries()
+    if name not in entries:
+        raise UnknownNameError("published model", name, entries)
+    entry = dict(entries[name])
+    zipf = entry.pop("zipf", None)
+    ids = UniformIds() if zipf is None else ZipfIds(**zipf)  # bags have a fixed size, as in the sources
+    # The file groups equal tables: how many, rows, columns, ids per sample.
+    shapes = [(rows, dim, pooling) for count, rows, dim, pooling in entry.pop("tables") for _ in range(count)]
+    digits = len(str(len(shapes) - 1))
+    tables = [
+        EmbeddingTable(f"t{i:0{digits}d}", rows, dim, pooling, ids) for i, (rows, dim, pooling) in enumerate(shapes)
+    ]
+    pool = TablePool(name, entry.pop("batch_size"), tuple(tables))
+    return PublishedModel.from_dict({"pool": pool, **entry}, f"published.yaml: {name}")
+
+
+@functools.cache
+def _entries() -> dict[str, dict[str, Any]]:
+    data: dict[str, dict[str, Any]] = yaml.safe_load((_DATA / "published.yaml").read_text(encoding="utf-8"))
+    return data

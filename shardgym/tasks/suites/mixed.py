@@ -1,0 +1,105 @@
+"""Tasks with tables of several pools: published models and synthetic tables in shares that differ from task to task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from shardgym.errors import InputError
+from shardgym.tables.pools import load_pool
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.suites.sources import in_turns, random_stream
+from shardgym.tasks.suites.spec import MixedTasks
+from shardgym.tasks.task import ShardingTask, block_bytes
+from shardgym.tasks.topology import Topology
+
+#: Redraws after which limits are taken to be impossible.
+_MAX_DRAWS = 1_000
+#: Weights of pools are random numbers to this power, so that a few pools make up most of a task.
+_POWER = 3
+
+
+class MixedSource:
+    """Tasks of mixed pools; the same spec gives the same tasks in every version of ShardGym.
+
+    Every task draws a weight for each pool, and takes that share of its tables from it, none of them twice. Tables are
+    named by pool and table. They keep the law of their ids and lose what was counted in batches of another size.
+
+    Args:
+        spec: pools, groups and seed.
+    """
+
+    def __init__(self, spec: MixedTasks) -> None:
+        self._spec = spec
+        self._topologies = [Topology.preset(group.topology, group.num_devices) for group in spec.groups]
+        self._order = in_turns([group.count for group in spec.groups])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def group(self, index: int) -> str:
+        """Return the group that the spec names."""
+        return self._spec.groups[self._order[index][0]].name
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Draw the task.
+
+        Raises:
+            InputError: the pools have too few tables, or nothing drawn meets the limits.
+        """
+        spec = self._spec
+        number, turn = self._order[index]
+        group = spec.groups[number]
+        draw = random_stream(spec.seed, number, group.draws[turn] if group.draws else turn).random
+        least, most = spec.total_bytes
+        fewest, largest = spec.num_tables
+        for _ in range(_MAX_DRAWS):
+            count = fewest + int(draw() * (largest - fewest + 1))
+            tables: list[EmbeddingTable] = []
+            weights = [draw() ** _POWER for _ in spec.pools]
+            left = [list(of_pool) for of_pool in self._pools]
+            while len(tables) < count:
+                point = draw() * sum(weights)
+                pool = 0
+                while pool + 1 < len(weights) and point >= weights[pool]:
+                    point -= weights[pool]
+                    pool += 1
+                of_pool = left[pool]
+                tables.append(self._with_width(of_pool.pop(int(draw() * len(of_pool))), spec.pools[pool].dims, draw()))
+                if not of_pool:
+                    weights[pool] = 0.0
+                if not any(weights) and len(tables) < count:
+                    raise InputError(f"group '{group.name}' draws {count} tables, its pools have {len(tables)}")
+            if least <= sum(self._bytes(table) for table in tables) <= most:
+                return ShardingTask(
+                    tuple(tables),
+                    self._topologies[number],
+                    spec.samples_per_device * group.num_devices,
+                    spec.precision,
+                    spec.optimizer,
+                    name,
+                    group_sync_interval=spec.group_sync_interval,
+                )
+        raise InputError(f"group '{group.name}': no tables within total_bytes {[least, most]} in {_MAX_DRAWS} draws")
+
+    def _bytes(self, table: EmbeddingTable) -> int:
+        return block_bytes(table.num_embeddings, table.embedding_dim, self._spec.precision, self._spec.optimizer)
+
+    @staticmethod
+    @functools.lru_cache(maxsize=65536)
+    def _of_width(table: EmbeddingTable, width: int) -> EmbeddingTable:
+        return dataclasses.replace(table, embedding_dim=width)
+
+    def _with_width(self, table: EmbeddingTable, dims: tuple[int, ...], number: float) -> EmbeddingTable:
+        """Return a table with one of some widths, by a number from 0 to 1; with its own where there are none."""
+        return self._of_width(table, dims[int(number * len(dims))]) if dims else table
+
+    @functools.cached_property
+    def _pools(self) -> list[list[EmbeddingTable]]:
+        return [
+            [
+                dataclasses.replace(table, name=f"{entry.pool}/{table.name}", reuse_histogram=None)
+                for table in load_pool(entry.pool)
+            ]
+            for entry in self._spec.pools
+        ]

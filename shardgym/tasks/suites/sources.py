@@ -1,0 +1,325 @@
+"""Where the tasks of a suite come from: drawn from a pool, made up, made of published models, or written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from shardgym.errors import InputError
+from shardgym.tables.pools import TablePool, load_pool
+from shardgym.tables.pools.load import load_model
+from shardgym.tables.table import EmbeddingTable, RowOrder, ZipfIds, scaled_table
+from shardgym.tasks.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks, SequenceTasks
+from shardgym.tasks.task import ShardingTask, block_bytes
+from shardgym.tasks.topology import Topology
+
+#: Redraws after which a group's limits are taken to be impossible.
+MAX_DRAWS = 100_000
+#: Memory that follows from a fullness is rounded up to pages.
+_PAGE_BYTES = 4096
+
+
+class TaskSource(Protocol):
+    """Builds the tasks of a suite one by one."""
+
+    def __len__(self) -> int:
+        """Tasks in all."""
+        ...
+
+    def group(self, index: int) -> str:
+        """Name of the group of a task."""
+        ...
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Build a task and give it `name`."""
+        ...
+
+
+class DrawnSource:
+    """Tasks drawn at random from a pool; the same spec gives the same tasks in every version of ShardGym.
+
+    The protocol is NeuroShard's (tools/gen_tasks.py there): draw the number of tables, then draw tables and widths
+    again and again until their total size is within limits. Unlike there, a table occurs at most once in a task, and
+    only one half of the pool is drawn from. Every draw has its own random stream, so any one can be built alone. Groups
+    that name `draws` were chosen: `tools/draw_suite.py` keeps draws in which solvers differ.
+
+    Args:
+        spec: pool, groups and seed.
+        path: the suite file, for errors; pool files are looked for beside it.
+    """
+
+    def __init__(self, spec: DrawnTasks, path: Path) -> None:
+        self._spec = spec
+        self._path = path
+        self._topologies = [Topology.preset(g.topology, g.num_devices, g.memory_bytes) for g in spec.groups]
+        # Groups take turns; those with fewer tasks run out earlier. Entries are (number of the group, of the draw).
+        self._order = [
+            (number, spec.groups[number].draws[turn] if spec.groups[number].draws else turn)
+            for number, turn in in_turns([group.count for group in spec.groups])
+        ]
+        self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def spec(self) -> DrawnTasks:
+        """How tasks are drawn."""
+        return self._spec
+
+    @property
+    def groups(self) -> tuple[DrawnGroup, ...]:
+        """The groups as the spec describes them."""
+        return self._spec.groups
+
+    def redrawn(self, pool: str, half: Literal["train", "test", "all"], count: int) -> DrawnSource:
+        """Return a source of other tasks drawn alike, none of them chosen.
+
+        Args:
+            pool: name or path of the pool to draw from.
+            half: of the pool.
+            count: tasks of each group.
+
+        Raises:
+            UnknownNameError: no such pool; the closest names are in the message.
+        """
+        groups = tuple(dataclasses.replace(group, count=count, draws=()) for group in self._spec.groups)
+        source = DrawnSource(dataclasses.replace(self._spec, pool=pool, half=half, groups=groups), self._path)
+        _ = source._pool  # loads the pool now, so that a wrong name is an error here
+        return source
+
+    def group(self, index: int) -> str:
+        """Return the group that the spec names."""
+        return self._spec.groups[self._order[index][0]].name
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Draw the task.
+
+        Raises:
+            InputError: the pool is too small, or nothing drawn meets the size limits.
+        """
+        spec = self._spec
+        group_number, _ = self._order[index]
+        group = spec.groups[group_number]
+        tables = tuple(self._table(position, dim, group) for position, dim in self._draw(index))
+        topology = self._topologies[group_number]
+        if group.fullness is not None:
+            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
+            shares = group.memory_shares or (1,) * group.num_devices
+            topology = dataclasses.replace(topology, memory_bytes=_memory(group.fullness, shares, total))
+        if group.host_fullness is not None:
+            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
+            pages = math.ceil(total / group.host_fullness / topology.num_hosts / _PAGE_BYTES)
+            topology = dataclasses.replace(topology, host_memory_bytes=pages * _PAGE_BYTES)
+        return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
+
+    def _draw(self, index: int) -> list[tuple[int, int]]:
+        """Draw the tables of a task, as positions in the half of the pool, each with its width."""
+        spec = self._spec
+        group_number, draw_number = self._order[index]
+        group = spec.groups[group_number]
+        if group.num_tables[1] > len(self._rows):
+            raise InputError(
+                f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, "
+                f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
+            )
+        rng = random_stream(spec.seed, group_number, draw_number)
+        draw = rng.random
+        count = group.num_tables[0] + int(draw() * (group.num_tables[1] - group.num_tables[0] + 1))
+        num_dims = len(group.dims)
+        # Sizes are compared before scaling, so that the scaled and the full-size suite draw the same.
+        least, most = group.min_total_bytes * spec.scale, group.max_total_bytes * spec.scale
+        largest = group.max_table_bytes * spec.scale
+        sizes = self._sizes
+        for _ in range(MAX_DRAWS):
+            positions = _sample(draw, range(len(self._rows)), count)
+            dims = [group.dims[int(draw() * num_dims)] for _ in range(count)]
+            drawn = [sizes[dim][position] for position, dim in zip(positions, dims, strict=True)]
+            if least <= sum(drawn) <= most and max(drawn) <= largest:
+                return list(zip(positions, dims, strict=True))
+        raise InputError(
+            f"{self._path}: group '{group.name}': no {count} tables within its size limits in {MAX_DRAWS} draws"
+        )
+
+    def _table(self, position: int, dim: int, group: DrawnGroup) -> EmbeddingTable:
+        """Return a table of the pool, scaled, with another width and order of rows; tasks share what was made once."""
+        key = (position, dim, group.row_order, group.row_blocks)
+        if key not in self._tables:
+            table = dataclasses.replace(scaled_table(self._pool[position], self._spec.scale), embedding_dim=dim)
+            if group.row_order is not None:
+                table = dataclasses.replace(table, ids=self._in_order(table, group))
+            self._tables[key] = table
+        return self._tables[key]
+
+    def _in_order(self, table: EmbeddingTable, group: DrawnGroup) -> ZipfIds:
+        """Return the ids of a table whose popular rows lie as a group says."""
+        if not isinstance(table.ids, ZipfIds):
+            raise InputError(
+                f"{self._path}: group '{group.name}' has row_order '{group.row_order}', which is for ids of kind "
+                f"'zipf'; those of table '{table.name}' in pool '{self._spec.pool}' are of kind '{table.ids.kind}'"
+            )
+        block_rows = None if group.row_blocks is None else -(-table.num_embeddings // group.row_blocks)
+        return dataclasses.replace(table.ids, row_order=group.row_order, block_rows=block_rows)
+
+    @functools.cached_property
+    def _pool(self) -> TablePool:
+        """The half that is drawn from, not scaled."""
+        name = self._spec.pool
+        beside = self._path.parent / name
+        pool = load_pool(beside if beside.is_file() else name)
+        batch_size = pool.scaled_batch_size(self._spec.scale)
+        if batch_size != self._spec.batch_size:
+            raise InputError(
+                f"{self._path}: batch_size is {self._spec.batch_size}, but pool '{name}' scaled by "
+                f"{self._spec.scale} describes batches of {batch_size}"
+            )
+        if self._spec.half == "all":
+            return pool
+        train, test = pool.split()
+        return test if self._spec.half == "test" else train
+
+    @functools.cached_property
+    def _rows(self) -> list[int]:
+        return [table.num_embeddings for table in self._pool.tables]
+
+    @functools.cached_property
+    def _sizes(self) -> dict[int, list[int]]:
+        """Bytes of the unscaled tables, by width."""
+        widths = {dim for group in self._spec.groups for dim in group.dims}
+        return {dim: [self._bytes(table, dim) for table in self._pool.tables] for dim in widths}
+
+    def _bytes(self, table: EmbeddingTable, dim: int) -> int:
+        """Return the bytes of a table with another width."""
+        precision = table.precision or self._spec.precision
+        return block_bytes(table.num_embeddings, dim, precision, table.optimizer or self._spec.optimizer)
+
+
+def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[int, ...]:
+    """Return the bytes of every device, whole pages of them, that tables of so many bytes fill so far.
+
+    Args:
+        fullness: share of all memory that the tables take.
+        shares: of the devices, relative to each other.
+        total_bytes: of the tables.
+    """
+    pages = total_bytes / fullness / sum(shares) / _PAGE_BYTES
+    return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
+
+
+def random_stream(seed: int, group: int, draw: int) -> random.Random:
+    """Return the random stream of one task. Only `random()` of it is used: Python keeps that stable."""
+    # Hashing makes the streams of neighbouring tasks independent, whatever their numbers.
+    digest = hashlib.sha256(f"{seed}/{group}/{draw}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:8], "big"))
+
+
+def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> list[int]:
+    """Draw `count` positions without replacement: the first steps of a Fisher-Yates shuffle."""
+    items = list(positions)
+    left = len(items)
+    for i in range(count):
+        j = i + int(draw() * left)
+        left -= 1
+        items[i], items[j] = items[j], items[i]
+    return items[:count]
+
+
+def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (number of the group, of the task in it) for groups of so many tasks that take turns."""
+    return [(group, turn) for turn in range(max(counts)) for group, count in enumerate(counts) if turn < count]
+
+
+class SequenceSource:
+    """Tasks of unpooled tables that are made up; the same spec gives the same tasks in every version of ShardGym.
+
+    Args:
+        spec: what is drawn from, groups and seed.
+    """
+
+    def __init__(self, spec: SequenceTasks) -> None:
+        self._spec = spec
+        self._order = in_turns([group.count for group in spec.groups])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def group(self, index: int) -> str:
+        """Return the group that the spec names."""
+        return self._spec.groups[self._order[index][0]].name
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Draw the task."""
+        spec = self._spec
+        number, turn = self._order[index]
+        group = spec.groups[number]
+        draw = random_stream(spec.seed, number, turn).random
+
+        def one_of(values: Sequence[Any]) -> Any:
+            return values[int(draw() * len(values))]
+
+        fewest, most = spec.num_tables
+        law = ZipfIds(group.skew, spec.shift, lengths="poisson", row_order="by_frequency")
+        tables = tuple(
+            EmbeddingTable(
+                f"sequence {n}", one_of(spec.rows), one_of(spec.dims), one_of(spec.lengths), law, pooling="none"
+            )
+            for n in range(fewest + int(draw() * (most - fewest + 1)))
+        )
+        total = sum(block_bytes(t.num_embeddings, t.embedding_dim, spec.precision, spec.optimizer) for t in tables)
+        topology = Topology.preset(group.topology, group.num_devices)
+        memory = _memory(one_of(spec.fullness), (1,) * group.num_devices, total)
+        topology = dataclasses.replace(topology, memory_bytes=memory)
+        return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
+
+
+class ListedSource:
+    """Tasks that exist already.
+
+    Args:
+        tasks: in order; those without a name are named by the suite.
+        groups: name of each task's group.
+    """
+
+    def __init__(self, tasks: Sequence[ShardingTask], groups: Sequence[str]) -> None:
+        self._tasks = tasks
+        self._groups = groups
+
+    @classmethod
+    def read(cls, entries: Sequence[str | dict[str, Any]], path: Path) -> ListedSource:
+        """Read task records, or task files as seen from the suite file; groups are by number of devices."""
+        tasks = []
+        for i, entry in enumerate(entries):
+            if isinstance(entry, str):
+                tasks.append(ShardingTask.load(path.parent / entry))
+            else:
+                tasks.append(ShardingTask.from_dict(entry, f"{path}, task {i}" if len(entries) > 1 else str(path)))
+        return cls(tasks, [f"{task.num_devices} devices" for task in tasks])
+
+    @classmethod
+    def of_models(cls, spec: PublishedTasks) -> ListedSource:
+        """Put published models on their devices; every model is a group."""
+        tasks = []
+        for entry in spec.models:
+            model = load_model(entry.model)
+            pool = model.pool
+            topology = Topology.preset(entry.topology, entry.num_devices)
+            tasks.append(ShardingTask(pool.tables, topology, pool.batch_size, model.precision, model.optimizer))
+        return cls(tasks, [entry.model for entry in spec.models])
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def group(self, index: int) -> str:
+        """Return the group that was given."""
+        return self._groups[index]
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Return the task under its own name if it has one."""
+        task = self._tasks[index]
+        return task if task.name else dataclasses.replace(task, name=name)

@@ -1,0 +1,226 @@
+"""Topology: the devices a plan may use and how they are connected."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
+
+from shardgym.arguments import check_int
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import CONFIG, Name, Number, Record, Whole
+from shardgym.tasks.drives import DRIVES
+
+GIB = 2**30
+MAX_DEVICES = 65536
+MAX_MEMORY_BYTES = 2**60
+#: Of a topology that names no drive.
+DEFAULT_SSD = "micron-9200"
+
+Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
+LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Topology(Record):
+    """Devices with their memory, and the links between them.
+
+    Attributes:
+        num_devices: devices, numbered from 0.
+        memory_bytes: what embedding weights and optimiser state may take on each device, or all of a training step
+            where the task has `step_memory`; one integer stands for all.
+        device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
+        interconnect: name of the links, for display.
+        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
+        host_size: consecutive devices of one machine, where a fast domain has several machines; None, the usual case,
+            says that a fast domain is one machine.
+        intra_bandwidth: bytes per second that one device can send inside its fast domain.
+        inter_bandwidth: bytes per second that one device can send to other domains.
+        intra_latency_ms: start-up time of a collective inside a domain.
+        inter_latency_ms: start-up time of a collective across domains.
+        host_memory_bytes: what weights and optimiser states may take in the memory of each host; 0, the usual case,
+            says that plans may not use it.
+        host_bandwidth: bytes per second and direction that each device reads or writes there, over PCIe or another bus;
+            None says what is known of `device`.
+        ssd_bytes: what weights may take on an SSD that each device has to itself; 0, the usual case, says that plans
+            may not use it.
+        ssd: which one it is, a key of `shardgym.tasks.drives.DRIVES`.
+    """
+
+    num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
+    memory_bytes: tuple[Annotated[Whole, Field(ge=1, le=MAX_MEMORY_BYTES)], ...]
+    device: Name = "cpu-core"
+    interconnect: Name = "ethernet"
+    fast_domain_size: Annotated[Whole, Field(ge=1)] = 1
+    intra_bandwidth: Bandwidth = 0.25e9
+    inter_bandwidth: Bandwidth = 0.25e9
+    intra_latency_ms: LatencyMs = 0.3
+    inter_latency_ms: LatencyMs = 0.3
+    host_size: Annotated[Whole, Field(ge=1)] | None = None
+    host_memory_bytes: Annotated[Whole, Field(ge=0, le=MAX_MEMORY_BYTES, exclude_if=lambda size: size == 0)] = 0
+    host_bandwidth: Annotated[Bandwidth | None, Field(exclude_if=lambda bandwidth: bandwidth is None)] = None
+    ssd_bytes: Annotated[Whole, Field(ge=0, le=MAX_MEMORY_BYTES, exclude_if=lambda size: size == 0)] = 0
+    ssd: Annotated[Name, Field(exclude_if=lambda name: name == DEFAULT_SSD)] = DEFAULT_SSD
+    schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        """Let one memory size stand for all devices, and make all of them one domain by default."""
+        values = data
+        if isinstance(data, ArgsKwargs):  # from the constructor: arguments by position get their names
+            names = [field.name for field in dataclasses.fields(cls)][: len(data.args)]
+            values = dict(zip(names, data.args, strict=False)) | (data.kwargs or {})
+            if len(values) < len(data.args) + len(data.kwargs or {}):
+                return data  # too many arguments, or one passed twice: pydantic says which
+        if not isinstance(values, dict):
+            return data
+        count = _int_or_none(values.get("num_devices"))
+        memory = _int_or_none(values.get("memory_bytes"))
+        if count is not None and 0 < count <= MAX_DEVICES:
+            values = {"fast_domain_size": count, **values}
+            if memory is not None:
+                values["memory_bytes"] = (memory,) * count
+        return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values
+
+    @field_validator("memory_bytes", mode="before")
+    @classmethod
+    def _is_list(cls, value: Any) -> Any:
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise ValueError("expected a whole number of bytes, or one for each device")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Topology:
+        if len(self.memory_bytes) != self.num_devices:
+            raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
+        if self.ssd not in DRIVES:
+            known = ", ".join(sorted(DRIVES))
+            raise ValueError(
+                f"unknown ssd '{self.ssd}': expected one of {known}; new ones go into shardgym/tasks/drives.py"
+            )
+        if self.fast_domain_size > self.num_devices:
+            raise ValueError(f"fast_domain_size {self.fast_domain_size} exceeds {self.num_devices} devices")
+        if self.fast_domain_size % self.devices_per_host:
+            raise ValueError(
+                f"host_size {self.host_size} does not divide the fast domain of {self.fast_domain_size} devices: "
+                "expected a domain of one host or of several whole ones"
+            )
+        return self
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of one machine."""
+        return self.fast_domain_size if self.host_size is None else self.host_size
+
+    @property
+    def devices_alone(self) -> Topology:
+        """The same devices, where plans may use neither the memory of hosts nor SSDs."""
+        return dataclasses.replace(self, host_memory_bytes=0, ssd_bytes=0)
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of all devices together."""
+        return sum(self.memory_bytes)
+
+    @property
+    def num_hosts(self) -> int:
+        """Machines; the last one may have fewer devices than the others."""
+        return -(-self.num_devices // self.devices_per_host)
+
+    def host_of(self, device: int) -> int:
+        """Return the number of the machine of a device."""
+        return device // self.devices_per_host
+
+    def roomy(self, num_devices: int | None = None) -> Topology:
+        """Return devices like these on which all tables fit, to price what is no feasible plan.
+
+        Args:
+            num_devices: so many of them, all in one fast domain; the same devices when None.
+        """
+        if num_devices is None:
+            return dataclasses.replace(self, memory_bytes=(MAX_MEMORY_BYTES,) * self.num_devices)
+        return dataclasses.replace(
+            self,
+            num_devices=num_devices,
+            memory_bytes=(MAX_MEMORY_BYTES,) * num_devices,
+            fast_domain_size=num_devices,
+            host_size=None,
+        )
+
+    @classmethod
+    def preset(cls, name: str, num_devices: int, memory_bytes: int | None = None) -> Topology:
+        """Return a named topology for `num_devices` devices.
+
+        Args:
+            name: a key of `PRESETS`.
+            num_devices: devices in all; those of one host share its fast links.
+            memory_bytes: overrides the preset's memory per device.
+
+        Raises:
+            UnknownNameError: no such preset; the closest are named.
+            InputError: no device, or more than `MAX_DEVICES`.
+        """
+        num_devices = check_int("num_devices", num_devices, 1)
+        if name not in PRESETS:
+            raise UnknownNameError("topology", name, PRESETS)
+        if num_devices > MAX_DEVICES:  # before there is a size for each of them
+            raise InputError(f"num_devices: expected at most {MAX_DEVICES}, got {num_devices}")
+        values = dict(PRESETS[name])
+        memory = values.pop("memory_bytes")
+        domain = min(values.pop("fast_domain_size", num_devices), num_devices)
+        memory_per_device = (memory if memory_bytes is None else memory_bytes,) * num_devices
+        return cls(num_devices=num_devices, memory_bytes=memory_per_device, fast_domain_size=domain, **values)
+
+
+def _int_or_none(value: Any) -> int | None:
+    """Return a value that is one whole number, NumPy's included; None for any other and for booleans."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or getattr(value, "shape", None):
+        return None
+    return operator.index(value)
+
+
+def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infiniband: float) -> dict[str, Any]:
+    """Servers of eight NVIDIA GPUs; bandwidths in bytes per second."""
+    return {
+        "memory_bytes": memory_gib * GIB,
+        "device": device,
+        "interconnect": interconnect,
+        "fast_domain_size": 8,
+        "intra_bandwidth": nvlink,
+        "inter_bandwidth": infiniband,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
+    }
+
+
+#: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4/5 (150, 300, 450, 900 GB/s),
+#: PCIe 3 x16 shared by a 2080 Ti host (about 10 GB/s usable), PCIe 4 x16 (31.5 GB/s), InfiniBand HDR and NDR, and
+#: ConnectX-8 (25, 50, 100 GB/s per device). About a quarter of the memory is left for the rest of a model.
+PRESETS: dict[str, dict[str, Any]] = {
+    "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core"},
+    "rtx2080ti": {
+        "memory_bytes": 4 * GIB,
+        "device": "rtx-2080-ti",
+        "interconnect": "pcie3",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 10e9,
+        "inter_bandwidth": 1.25e9,
+        "intra_latency_ms": 0.05,
+        "inter_latency_ms": 0.1,
+    },
+    "dgx-v100": _dgx("v100", 24, "nvlink2+ib", 150e9, 12.5e9),
+    "dgx-a100": _dgx("a100", 60, "nvlink3+hdr", 300e9, 25e9),
+    "dgx-h100": _dgx("h100", 60, "nvlink4+ndr", 450e9, 50e9),
+    "dgx-h200": _dgx("h200", 110, "nvlink4+ndr", 450e9, 50e9),
+    "dgx-b200": _dgx("b200", 135, "nvlink5+ndr", 900e9, 50e9),
+    "dgx-b300": _dgx("b300", 200, "nvlink5+cx8", 900e9, 100e9),
+    "gb200-nvl72": _dgx("gb200", 140, "nvlink5+ndr", 900e9, 50e9) | {"fast_domain_size": 72},
+    "gb300-nvl72": _dgx("gb300", 210, "nvlink5+cx8", 900e9, 100e9) | {"fast_domain_size": 72},
+    "l40s": _dgx("l40s", 36, "pcie4+hdr", 31.5e9, 25e9),
+}

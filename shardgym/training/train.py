@@ -1,0 +1,243 @@
+"""Training a simulator: a network for the oracle, boosted trees for the judge, lines for other parts of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.simulator.familiarity import fit_density
+from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
+from shardgym.costs.simulator.network import CONTEXTS, Params
+from shardgym.costs.simulator.oracle import ComputeNet
+from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, joined, ragged
+from shardgym.costs.simulator.weights import Role, Weights, networks_of
+from shardgym.training.boosting import boost
+from shardgym.training.data import split
+from shardgym.training.priors import fit_lines, fit_priors
+from shardgym.training.torch_ops import TORCH, one_thread, tensor
+
+#: Takes what is trained, the epoch that is done, and how many there are.
+Progress = Callable[[str, int, int], None]
+
+#: Smallest and largest value of every weight of a layer, by name.
+Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How a network is trained. The judge's trees have settings of their own.
+
+    Attributes:
+        epochs: passes over the training samples.
+        least_steps: small data sets are passed over more often, until there are so many steps.
+        batch: samples per step.
+        learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights
+            with signs need larger steps and less decay than others.
+        weight_decay: of AdamW, times the learning rate per step.
+        members: networks trained side by side, each from its own start.
+    """
+
+    epochs: int = 100
+    least_steps: int = 600
+    batch: int = 256
+    learning_rate: float = 8e-3
+    weight_decay: float = 0.03
+    members: int = 3
+
+
+def train_role(
+    role: Role,
+    hardware: str,
+    alone: ComputeSamples,
+    steps: StepSamples,
+    settings: FitSettings,
+    seed: int,
+    progress: Progress | None = None,
+) -> tuple[Weights, dict[str, Any]]:
+    """Train a simulator; the same samples, settings and seed give the same weights.
+
+    Args:
+        role: which architecture.
+        hardware: tag of the samples that are predicted: steps, or kernels alone where there are no steps.
+        alone: samples of kernels timed alone that the role may learn from.
+        steps: likewise of parts of complete steps; with none, the simulator predicts kernels alone.
+        settings: how.
+        seed: of everything random.
+        progress: called after every epoch.
+
+    Returns:
+        Weights, and training and validation losses by epoch.
+    """
+    samples = joined([alone, steps.compute])
+    context = np.repeat(np.arange(len(CONTEXTS)), [len(alone), len(steps)])
+    served = int(len(steps) > 0)
+    curves: dict[str, Any] = {}
+    if role == "judge":
+        params = boost(samples, context, seed)
+        if progress is not None:
+            progress("trees", 1, 1)
+    else:
+        with one_thread():
+            trained, curves = _train_network(samples, context, settings, seed, progress)
+        params = {key: value.detach().double().numpy() for key, value in trained.items()}
+    learned, held_out = split(samples.labels.content, seed)
+    vectors = device_vectors(device_parts(samples.shards), Groups(samples.counts))
+    weights = Weights(
+        role=role,
+        hardware=hardware,
+        precisions=tuple(np.unique(samples.precision).tolist()),
+        optimizers=tuple(np.unique(samples.optimizer).tolist()),
+        context=served,
+        params=params,
+        density=fit_density(vectors[learned], vectors[held_out], seed),
+        spread_limit=0.0,
+        lines=fit_lines(steps) if served else None,
+    )
+    # What members disagree about on held-out samples is what they may disagree about at most before predictions are
+    # noted as far from the training data.
+    networks = networks_of(weights)
+    known = samples.take(held_out[context[held_out] == served])
+    disagreement = networks.compute(networks.encode(known.shards), Groups(known.counts)).disagreement
+    return dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves
+
+
+def _train_network(
+    samples: ComputeSamples, context: Ints, settings: FitSettings, seed: int, progress: Progress | None
+) -> tuple[Params, dict[str, Any]]:
+    """Train with AdamW and keep, for every member, the best state on the validation samples.
+
+    Returns:
+        Fixed parameters and trained ones, the best member first; and losses by epoch, means over members.
+    """
+    train, valid = split(samples.labels.content, seed)
+    fixed, loss_of = _problem(samples, context, train)
+    layers = initial_layers(settings.members, seed)
+    bounds = _weight_bounds()
+    _clamp(layers, bounds)  # turned into their bounds, first weights would make all units nearly the same
+    constants = {key: tensor(value) for key, value in fixed.items()}
+    rng = np.random.default_rng([seed, 11])
+    optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    batches = math.ceil(len(train) / settings.batch)
+    epochs = max(settings.epochs, math.ceil(settings.least_steps / batches))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, epochs * batches))
+    best = {key: value.detach().clone() for key, value in layers.items()}
+    with torch.no_grad():
+        least = loss_of({**layers, **constants}, valid)
+    curves: dict[str, list[float]] = {"train": [], "valid": []}
+    for epoch in range(epochs):
+        losses = []
+        for batch in np.array_split(rng.permutation(train), batches):
+            optimizer.zero_grad()
+            loss = loss_of({**layers, **constants}, batch)
+            loss.sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            _clamp(layers, bounds)
+            scheduler.step()
+            losses.append(float(loss.detach().mean()))
+        with torch.no_grad():
+            now = loss_of({**layers, **constants}, valid)
+        better = now < least
+        least = torch.where(better, now, least)
+        for key, value in layers.items():
+            best[key][better] = value.detach()[better]
+        curves["train"].append(float(f"{np.mean(losses):.5g}"))
+        curves["valid"].append(float(f"{float(now.mean()):.5g}"))
+        if progress is not None:
+            progress("compute", epoch + 1, epochs)
+    order = torch.argsort(least, stable=True)
+    return {**{key: value[order] for key, value in best.items()}, **constants}, {"compute": curves}
+
+
+def _problem(
+    samples: ComputeSamples, context: Ints, train: Ints
+) -> tuple[dict[str, Floats], Callable[[Params, Ints], torch.Tensor]]:
+    """Return what is not trained, and what takes parameters and positions of samples to the members' losses, (K,).
+
+    Forward, backward and total times are learned. Scales and analytic sums are of the samples at `train` alone.
+    """
+    features = tensor(shard_features(samples.shards))
+    amounts = tensor(work(samples.shards))
+    contexts = tensor(context[:, None].astype(np.float64))
+    targets = tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = torch.from_numpy(ragged(samples.counts, index))
+        places = torch.from_numpy(index)
+        groups = Groups(samples.counts[index])
+        log_ms = ComputeNet(params, TORCH).log_ms(features[rows], amounts[rows], groups, contexts[places])
+        total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
+        return log_loss(torch.cat([log_ms, total], dim=-1) - targets[places])
+
+    learned = samples.take(train)
+    known = work(learned.shards)
+    unit = np.maximum(known.mean(axis=0), 1e-9)
+    totals = np.add.reduceat(known / unit, Groups(learned.counts).starts, axis=0)
+    priors = fit_priors(totals, learned.ms, context[train])
+    fixed = ComputeNet.fixed_params(shard_features(learned.shards), known, learned.counts, context[train], priors)
+    return fixed, loss_of
+
+
+def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
+    """Return Huber's loss of logarithmic errors per member: (K, ...) becomes (K,).
+
+    Args:
+        log_errors: predicted minus measured logarithms.
+        width: where it turns from squares to absolute values, about the noise of one measurement.
+    """
+    size = log_errors.abs()
+    huber = torch.where(size < width, size**2 / (2 * width), size - width / 2)
+    return huber.flatten(1).mean(dim=1)
+
+
+def _weight_bounds() -> Bounds:
+    """Return the bounds that follow from the signs of the network's weights."""
+    found: Bounds = {}
+    for chain, widths in ComputeNet.SIZES.items():
+        for layer in range(len(widths) - 1):
+            signs = ComputeNet.signs(chain, layer)
+            low = np.where(signs == 1, 0.0, -np.inf)
+            high = np.where(signs == -1, 0.0, np.inf)
+            found[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
+    return found
+
+
+def _clamp(layers: Params, bounds: Bounds) -> None:
+    """Set weights of the wrong sign to 0."""
+    for key, (low, high) in bounds.items():
+        layers[key].detach().clamp_(low, high)
+
+
+def _rate(step: int, steps: int) -> float:
+    """Return the share of the highest learning rate: rising over a tenth of the steps, then falling by a cosine."""
+    warm = max(1, steps // 10)
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def initial_layers(members: int, seed: int) -> Params:
+    """Return weights of all chains of layers, drawn uniformly as torch's linear layers draw theirs.
+
+    The last layer of the chain "head" starts at 0, so that corrections start at none.
+
+    Args:
+        members: networks that are trained together.
+        seed: of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    params: Params = {}
+    for name, widths in ComputeNet.SIZES.items():
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            is_last_of_head = name == "head" and layer == len(widths) - 2
+            bound = 0.0 if is_last_of_head else inputs**-0.5
+            for part, shape in (("weight", (members, inputs, outputs)), ("bias", (members, 1, outputs))):
+                drawn = torch.empty(shape).uniform_(-1, 1, generator=generator)
+                params[f"{name}.{layer}.{part}"] = (drawn * bound).requires_grad_()
+    return params

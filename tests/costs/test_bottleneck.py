@@ -1,0 +1,181 @@
+"""Who holds up a step: checked by moving the tables that are named, with the same cost model."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.links import exchange_times, pooled_widths, wait_ms
+from shardgym.costs.rendering import render_plan
+from shardgym.costs.rendering.bottleneck import find_bottleneck
+
+ROOFLINE = make_cost("roofline")
+WIDTHS = (16, 32, 64, 128)
+
+
+THREE = ShardingTask(tuple(EmbeddingTable(f"t{n}", 10, 4) for n in range(3)), Topology(3, 2**20), batch_size=4)
+
+
+def a_task(*, inter_bandwidth: float) -> ShardingTask:
+    """200 tables for 8 devices on 2 nodes; the slower the links between them, the less compute matters."""
+    rng = Random(0)
+    tables = tuple(
+        EmbeddingTable(f"t{n}", rng.randrange(1000, 100_000), rng.choice(WIDTHS), pooling_factor=rng.uniform(1, 20))
+        for n in range(200)
+    )
+    topology = Topology(
+        num_devices=8, memory_bytes=2**34, device="a100", fast_domain_size=4,
+        intra_bandwidth=300e9, inter_bandwidth=inter_bandwidth,
+    )  # fmt: skip
+    return ShardingTask(tables, topology, batch_size=65_536)
+
+
+COMMUNICATION, COMPUTE = a_task(inter_bandwidth=2e9), a_task(inter_bandwidth=1e12)
+
+
+def lopsided(task: ShardingTask, by: str) -> ShardingPlan:
+    """Dealt out by width, but for device 4 with more lookups, or device 7 with more columns, or both."""
+    device_of = {table.name: n % 8 for n, table in enumerate(sorted(task.tables, key=lambda t: t.embedding_dim))}
+    by_lookups = sorted(task.tables, key=lambda t: t.pooling_factor)
+    if "lookups" in by:
+        narrow = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[0]]
+        device_of |= dict.fromkeys(narrow[-25:], 4)
+    if "columns" in by:
+        wide = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[-1] and device_of[table.name] != 4]
+        device_of |= dict.fromkeys(wide[:6], 7)
+    return ShardingPlan.table_wise(task, device_of)
+
+
+def ms(task: ShardingTask, plan: ShardingPlan) -> float:
+    return ROOFLINE.evaluate(task, [plan])[0].total_ms
+
+
+def best_move(task: ShardingTask, plan: ShardingPlan, table: str) -> float:
+    """Return the least cost with one table on another device."""
+    device_of = {shard.table: shard.devices[0] for shard in plan.shards}
+    others = [ShardingPlan.table_wise(task, device_of | {table: device}) for device in range(8)]
+    return min(cost.total_ms for cost in ROOFLINE.evaluate(task, others))
+
+
+def remarks_of(task: ShardingTask, plan: ShardingPlan) -> str:
+    return " ".join(render_plan(task, plan, ROOFLINE.evaluate(task, [plan])[0], width=4000).split())
+
+
+def blamed(text: str) -> tuple[int, list[str]]:
+    """Return the device held responsible and its tables that are named."""
+    found = re.search(r"tables responsible on device (\d+): (.*) of its", text)
+    assert found
+    return int(found[1]), re.findall(r"'(t\d+)'", found[2])
+
+
+@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "lookups and columns", 7), (COMPUTE, "lookups", 4)])
+def test_moving_a_table_that_is_named_helps(task, by, device):
+    """And no table of another device helps more than the best of the named."""
+    plan = lopsided(task, by)
+    text = remarks_of(task, plan)
+    found, named = blamed(text)
+    assert found == device
+    assert f"of its {by.rpartition(' ')[2]}" in text
+    gained = ms(task, plan) - min(best_move(task, plan, table) for table in named)
+    elsewhere = [s.table for s in plan.shards if s.devices[0] != device][::5]
+    assert gained > 0.01 * ms(task, plan)
+    assert gained > ms(task, plan) - min(best_move(task, plan, table) for table in elsewhere)
+
+
+def cost_of(compute, exchange) -> PlanCost:
+    """Return a cost with the wait in it that cost models count as forward communication."""
+    compute, exchange = np.array(compute, dtype=float), np.array(exchange, dtype=float)
+    forward_comm = exchange + wait_ms(compute + exchange)
+    return PlanCost(
+        np.column_stack([np.zeros(len(compute)), compute / 4, forward_comm, exchange, compute * 3 / 4]),
+        "toy",
+        "1",
+        "toy",
+    )
+
+
+def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_largest_sum():
+    """Busy until the exchange 12, the next 7: 5 ms for device 1 alone. Device 2 has the largest sum, by 2 ms."""
+    cost = cost_of([2, 10, 3], [1, 2, 4])
+    found = find_bottleneck(cost, [4, 8, 16])
+    assert (found.compute_ms.tolist(), found.exchange_ms.tolist()) == ([2, 10, 3], [2, 4, 8])
+    assert cost.slowest_device == 2
+    assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
+    text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), cost, width=4000)
+    assert "slowest: device 2, 16.000 ms, 5.000 ms of which it waits for device 1" in text
+    assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
+
+
+def test_no_device_is_named_where_all_do_the_same():
+    plan = ShardingPlan.table_wise(THREE, [0, 1, 2])
+    text = render_plan(THREE, plan, cost_of([5, 5, 5], [1, 1, 1]), width=4000)
+    assert "held up by: no device, devices are even within 1 % of the step" in text
+    assert "0.000 ms longer" not in text
+    assert "tables responsible" not in text
+
+
+@pytest.mark.parametrize("hardware", ["cpu-core", "a100"])
+def test_a_cost_without_ids_says_by_its_times_when_devices_wait(hardware):
+    """On a core, devices wait with the forward compute done; on a GPU, with all compute of a step."""
+    cost = make_cost("roofline", hardware=hardware)
+    plan = lopsided(COMPUTE, "lookups and columns")
+    (found,) = cost.evaluate(COMPUTE, [plan])
+    _, forward, _, backward_comm, backward = found.per_device.T
+    busy = forward if hardware == "cpu-core" else forward + backward + backward_comm
+    bottleneck = find_bottleneck(found, pooled_widths(COMPUTE, plan))
+    assert bottleneck.wait_ms == pytest.approx(wait_ms(busy))
+    assert bottleneck.exchange_ms == pytest.approx(2 * backward_comm)
+    last, slowest_after = int(busy.argmax()), int((found.device_ms - bottleneck.wait_ms - busy).argmax())
+    assert bottleneck.device in (last, slowest_after)
+
+
+def test_on_cores_the_last_to_enter_and_the_last_to_end_hold_up_the_step():
+    """Device 0 is last to enter the forward exchange, by 2 ms; device 1 computes backward for 3 ms longer."""
+    forward, backward, exchange = np.array([6.0, 4.0, 4.0]), np.array([5.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0])
+    times = exchange_times(np.column_stack([forward, backward]), exchange, ids_hidden=False)
+    phases = np.column_stack([times.ids_ms, forward, times.forward_ms, times.backward_ms, backward])
+    found = find_bottleneck(PlanCost(phases, "toy", "1", "toy"), [4, 4, 4])
+    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 3.0, [0, 2, 2])
+
+
+def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
+    """A device that holds little and receives much, e.g. one alone on its node."""
+    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [40, 40, 4]).cause == "other"
+    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "columns"
+
+
+def test_devices_that_are_even_are_said_to_be():
+    """Two that hold up the step alike are not: each of them does more than the mean device."""
+    assert "devices are even within 1 % of the step" in even([5.0, 5.01, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+    assert "its compute sets it apart" in even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+
+
+def even(compute: list[float]) -> str:
+    plan = lopsided(COMPUTE, "")
+    return " ".join(render_plan(COMPUTE, plan, cost_of(compute, [2.0] * 8), width=4000).split())
+
+
+def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
+    """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
+    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
+    found = find_bottleneck(
+        PlanCost(
+            np.column_stack([np.zeros(len(compute)), compute / 4, exchange, exchange, compute * 3 / 4]),
+            "toy",
+            "1",
+            "toy",
+        ),
+        [4, 8, 16],
+    )
+    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
+    assert found.exchange_ms.tolist() == [2, 2, 8]
+
+
+def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
+    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
+    assert (found.device, found.margin_ms) == (0, 1.0)
+    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0

@@ -1,0 +1,67 @@
+"""Registered solvers refuse wrong arguments in one line that names them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
+from shardgym.costs.roofline import RooflineCost
+from shardgym.evaluation.solver import check_solve_arguments, solver_names, weights_that_ship
+
+TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
+TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
+PLAN = ShardingPlan.table_wise(TASK, [0, 1])
+COST = make_cost("roofline")
+
+
+@pytest.mark.parametrize("name", solver_names(installed_only=True))
+def test_every_solver_refuses_what_is_no_task(name):
+    for task in ("task.json", None, PLAN):
+        with pytest.raises(InputError, match=r"^task: expected a ShardingTask, got"):
+            make_solver(name).solve(task, COST)
+
+
+@pytest.mark.parametrize("name", solver_names(installed_only=True))
+def test_every_solver_refuses_a_seed_that_is_no_whole_number(name):
+    for seed in ("x", -1, 1.5, None, True, [1]):
+        with pytest.raises(InputError, match=r"^seed .* is not a whole number from 0 on$"):
+            make_solver(name).solve(TASK, COST, seed=seed)
+
+
+@pytest.mark.parametrize("name", solver_names(installed_only=True))
+def test_every_solver_takes_seeds_of_numpy(name):
+    solver = make_solver(name)
+    assert solver.solve(TASK, COST, seed=np.int64(3)) == solver.solve(TASK, COST, seed=3)
+
+
+@pytest.mark.parametrize("name", ["neuroshard", "neuroshard_plus"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cost": RooflineCost}, "^cost: expected a CostModel, got the class RooflineCost"),
+        ({"time_limit_s": "x"}, "^time_limit_s: expected a number of seconds, got str 'x'$"),
+        ({"initial_plan": "plan.json"}, "^initial_plan: expected a ShardingPlan, got str 'plan.json'; Sharding"),
+        ({"observer": "x"}, "^observer: expected a function of a plan and its cost in ms, got str 'x'$"),
+    ],
+)
+def test_searches_refuse_options_of_another_kind(name, arguments, message):
+    with pytest.raises(InputError, match=message):
+        make_solver(name).solve(TASK, **{"cost": COST} | arguments)
+
+
+@pytest.mark.parametrize("seconds", [0, 2, 1.5, np.float32(1), float("inf"), -1.0])
+def test_any_number_is_a_time_limit(seconds):
+    """Also a negative one: a deadline that has passed."""
+    check_solve_arguments(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN, observer=print)
+
+
+def test_whether_to_keep_plans_on_interrupt_is_true_or_false():
+    with pytest.raises(InputError, match="keep_on_interrupt: expected a bool, got str 'no'"):
+        make_solver("neuroshard_plus", keep_on_interrupt="no")
+
+
+def test_a_folder_with_the_name_of_a_package_hides_no_weights(tmp_path, monkeypatch):
+    (tmp_path / "baselines").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "dlrm4-v1" in weights_that_ship()["dreamshard"]

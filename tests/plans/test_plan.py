@@ -1,0 +1,199 @@
+"""Plans: what is feasible, and what is said about those that are not."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym.plans.feasibility import cover_problems
+
+
+def shards_of(plan: ShardingPlan, *changed: Shard) -> list[Shard]:
+    """Return the plan's shards with those of the changed tables replaced."""
+    names = {shard.table for shard in changed}
+    return [shard for shard in plan.shards if shard.table not in names] + list(changed)
+
+
+def problems(task: ShardingTask, *changed: Shard) -> tuple[str, ...]:
+    """Validate a table-wise plan with some tables replaced; return what is wrong with it."""
+    plan = ShardingPlan.of(task, shards_of(ShardingPlan.table_wise(task, [0, 0, 1]), *changed))
+    try:
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return error.problems
+    return ()
+
+
+def test_a_table_wise_plan_is_feasible_and_counts_bytes(toy_task: ShardingTask):
+    """Two tables of 320 bytes on device 0, one on device 1."""
+    plan = ShardingPlan.table_wise(toy_task, {"wide": 0, "square": 0, "tall": 1})
+    plan.validate(toy_task)
+    assert plan.bytes_per_device(toy_task) == [640, 320]
+    assert plan == ShardingPlan.table_wise(toy_task, [0, 0, 1])
+
+
+def test_a_whole_table_is_the_same_shard_checked_or_not(toy_task: ShardingTask):
+    table = toy_task.tables[0]
+    checked = Shard("wide", (0, 5), (0, 16), 3)
+    for device in (3, np.int64(3)):
+        shard = Shard.whole(table, device)
+        assert (shard, hash(shard), shard.to_json()) == (checked, hash(checked), checked.to_json())
+        assert type(shard.devices[0]) is int
+    for device in (-1, True, 1.5, "0", None):
+        with pytest.raises(InputError, match=r"^Shard: devices"):
+            Shard.whole(table, device)
+
+
+@pytest.mark.parametrize("devices", [[0, 1], [0, 1, 0, 1], {"wide": 0, "square": 1, "other": 0}])
+def test_a_table_wise_plan_needs_one_device_per_table(toy_task: ShardingTask, devices):
+    """No more, no fewer, no strangers."""
+    with pytest.raises(InputError, match="one device for each of 3 tables"):
+        ShardingPlan.table_wise(toy_task, devices)
+
+
+def test_plans_with_the_same_shards_are_the_same_plan(toy_task: ShardingTask):
+    """Order does not matter, for equality, JSON and hash."""
+    plan = ShardingPlan.table_wise(toy_task, [0, 0, 1])
+    other = ShardingPlan.of(toy_task, reversed(plan.shards))
+    assert other == plan
+    assert other.digest == plan.digest
+    assert ShardingPlan.from_json(plan.to_json()) == plan
+
+
+def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(toy_task: ShardingTask):
+    """Columns 4 + 12, the wide half cut by rows as well, two of the three pieces on device 1."""
+    assert (
+        problems(
+            toy_task,
+            Shard("wide", (0, 5), (0, 4), 0),
+            Shard("wide", (0, 2), (4, 16), 1),
+            Shard("wide", (2, 5), (4, 16), 1),
+        )
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            [Shard("wide", (0, 5), (0, 8), 0)],
+            "rows [0, 5) columns [8, 16) of table 'wide' are missing: held by no device; add a ",
+        ),
+        ([Shard("wide", (0, 3), (0, 16), 0)], "rows [3, 5) columns [0, 16) of table 'wide' are missing"),
+        (
+            [Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
+            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1; leave them to one of",
+        ),
+        (
+            [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
+            "rows [4, 5) columns [12, 16) of table 'wide' overlap: held by devices 0, 0",
+        ),
+        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows [0, 6) columns [0, 16)"),
+        ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
+        ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),
+        ([Shard("narrow", (0, 5), (0, 4), 0)], "table 'narrow' is not in the task"),
+    ],
+)
+def test_a_plan_that_does_not_cover_the_task_says_where(toy_task: ShardingTask, changed: list[Shard], message: str):
+    """Missing, doubled, outside, unknown, too odd for the kernel."""
+    assert any(message in problem for problem in problems(toy_task, *changed))
+
+
+def test_memory_overflow_names_device_tables_and_bytes(toy_task: ShardingTask):
+    """3 x 320 bytes on a device of 700."""
+    with pytest.raises(InfeasiblePlanError) as error:
+        ShardingPlan.table_wise(toy_task, [0, 0, 0]).validate(toy_task)
+    assert str(error.value) == (
+        "device 0 holds 960 bytes, 260 more than its 700; largest of its 3 shards: 'wide' 320, 'tall' 320, 'square' 320"
+    )
+
+
+def test_memory_is_exact_to_the_byte(toy_task: ShardingTask):
+    """640 bytes fit into 640 and not into 639; optimiser state counts."""
+    for limit, fits in ((640, True), (639, False)):
+        task = dataclasses.replace(toy_task, topology=Topology(num_devices=2, memory_bytes=limit))
+        assert (problems(task) == ()) is fits
+    assert any("holds 1280 bytes" in p for p in problems(dataclasses.replace(toy_task, optimizer="adagrad")))
+
+
+def test_all_problems_are_listed(toy_task: ShardingTask):
+    """The message shows the first and counts the rest."""
+    plan = ShardingPlan.of(toy_task, [Shard("wide", (0, 5), (0, 16), 9)])
+    with pytest.raises(InfeasiblePlanError, match="and 2 more problems") as error:
+        plan.validate(toy_task)
+    assert len(error.value.problems) == 3
+
+
+BAD_DEVICES = [{"devices": devices} for devices in ((-1,), (), (1, 0), (1, 1), "1", 1.5)]
+
+
+@pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, *BAD_DEVICES])
+def test_a_shard_that_makes_no_sense_is_refused(bad):
+    """Empty, reversed or negative ranges; no devices, or not in ascending order."""
+    with pytest.raises(InputError):
+        Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "devices": (0,)} | bad)
+
+
+def cut(rng, rows, columns, depth=0):
+    """Return rectangles that tile one, cut at random."""
+    if depth > 3 or rng.random() < 0.2:
+        return [(rows, columns)]
+    if rng.random() < 0.5 and rows[1] - rows[0] > 1:
+        row = rng.randrange(rows[0] + 1, rows[1])
+        return cut(rng, (rows[0], row), columns, depth + 1) + cut(rng, (row, rows[1]), columns, depth + 1)
+    if columns[1] - columns[0] > 4:
+        column = rng.randrange(columns[0] + 4, columns[1], 4)
+        return cut(rng, rows, (columns[0], column), depth + 1) + cut(rng, rows, (column, columns[1]), depth + 1)
+    return [(rows, columns)]
+
+
+def test_every_cell_is_held_once_and_what_is_wrong_is_named_where_it_is():
+    """Tilings with a shard removed, doubled or moved, against a count of every cell."""
+    rng = random.Random(5)
+    table = EmbeddingTable("t", 12, 24)
+    task = ShardingTask((table,), Topology(num_devices=3, memory_bytes=2**20), batch_size=4)
+    wrong = 0
+    for _ in range(600):
+        pieces = cut(rng, (0, 12), (0, 24))
+        odd = rng.choice(["", "remove", "double", "move"])
+        chosen = rng.randrange(len(pieces))
+        (top, bottom), columns = pieces[chosen]
+        if odd == "remove":
+            pieces.pop(chosen)
+        elif odd == "double":
+            pieces.append(pieces[chosen])
+        elif odd == "move" and bottom < 12:
+            pieces[chosen] = (top + 1, bottom + 1), columns
+        rng.shuffle(pieces)
+        count = np.zeros((12, 24), dtype=int)
+        for rows, columns in pieces:
+            count[slice(*rows), slice(*columns)] += 1
+        problems = cover_problems(task, [Shard("t", rows, columns, rng.randrange(3)) for rows, columns in pieces])
+        assert (problems == []) == (count == 1).all()
+        if problems:
+            wrong += 1
+            top, bottom, left, right = map(int, re.findall(r"\d+", problems[0])[:4])
+            cell = count[top:bottom, left:right]
+            assert (cell == 0).all() if "missing" in problems[0] else (cell > 1).all()
+    assert wrong > 300
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_plan_of_very_many_shards_is_checked(rows):
+    """30,000 of rows, or of columns, each cut in two."""
+    count, strips = 30_000, 15_000
+    table = EmbeddingTable("t", count, 4 * strips)
+    task = ShardingTask((table,), Topology(num_devices=2, memory_bytes=2**50), batch_size=4)
+    shards = [Shard("t", (i, i + 1), (0, 4 * strips), i % 2) for i in range(count)]
+    if not rows:
+        cuts = [100 + i % 7 for i in range(strips)]
+        parts = [(i, part) for i, cut_at in enumerate(cuts) for part in ((0, cut_at), (cut_at, count))]
+        shards = [Shard("t", part, (4 * i, 4 * i + 4), i % 2) for i, part in parts]
+    assert cover_problems(task, shards) == []
+    assert len(cover_problems(task, shards[:-1])) == len(cover_problems(task, [*shards, shards[7]])) == 1

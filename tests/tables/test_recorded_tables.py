@@ -1,0 +1,143 @@
+"""Tables and pools made of streams, and the recorded ids that are measured with them, of all formats."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from shardgym import (
+    DrawnStream,
+    EmbeddingTable,
+    InputError,
+    RecordedIds,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    ZipfIds,
+    make_cost,
+    open_stream,
+    pool_of_stream,
+)
+from shardgym.tables.bags import ReuseCounts
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.streams.recorded import DATA_VARIABLE
+
+RNG = np.random.default_rng(5)
+#: Ids of 64 samples: one each of 32 bits, and lists of rows.
+HASHES = RNG.integers(0, 2**32, 64) % 40 * 104_729
+LISTS = [RNG.integers(0, 300, n % 4).tolist() for n in range(64)]
+
+
+@pytest.fixture
+def open_format(write_criteo, write_parquet, tmp_path, monkeypatch):
+    """Return a function that writes the ids in a format and opens them; SHARDGYM_DATA is the folder."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+
+    def opened(name, samples=None):
+        if name == "criteo":
+            path = write_criteo([(f"{value:08x}", "1") for value in HASHES.tolist()], "clicks.txt.gz")
+            return open_stream(path, features=["cat_0", "cat_25"], hash_size=1000, samples=samples)
+        if name == "parquet":
+            path = write_parquet(item=HASHES, clicks=LISTS)
+            return open_stream(path, hash_size={"item": 1000}, samples=samples)
+        lengths = torch.tensor([[len(ids) for ids in LISTS], [1] * 64])
+        indices = torch.tensor([*(row for ids in LISTS for row in ids), *(HASHES % 1000).tolist()])
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+        torch.save((indices, offsets, lengths), tmp_path / "ids.pt")
+        return open_stream(tmp_path / "ids.pt", samples=samples)
+
+    return opened
+
+
+FORMATS = ("criteo", "parquet", "dlrm")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_tables_have_what_batches_show(open_format, name):
+    stream = open_format(name)
+    pool = pool_of_stream(stream, 16, embedding_dim=8)
+    assert (pool.batch_size, len(pool)) == (16, len(stream.features))
+    for table in pool:
+        batches = [batch[table.name] for batch in stream.batches(16)]
+        assert len(batches) == 4
+        assert table.embedding_dim == 8
+        assert table.pooling_factor == sum(len(bags.indices) for bags in batches) / 64
+        reuse = ReuseCounts()
+        for bags in batches:
+            reuse.add(ReuseCounts.of(bags.indices))
+        assert table.reuse_histogram == reuse.row_shares()
+        assert (table.ids.samples, table.ids.batch_size) == (64, 16)
+        for number in range(5):
+            drawn = draw_bags(table, 16, seed=7, batch=number)
+            assert np.array_equal(drawn.indices, batches[number % 4].indices)
+            assert np.array_equal(drawn.lengths, batches[number % 4].lengths)
+        small = draw_bags(table, 5, seed=0, batch=13)  # the second of twelve
+        assert np.array_equal(small.lengths, np.concatenate([bags.lengths for bags in batches])[5:10])
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize("name", FORMATS)
+def test_steps_are_measured_with_the_recorded_ids(open_format, name):
+    pool = pool_of_stream(open_format(name), 16)
+    task = ShardingTask(pool.tables, Topology(2, 2**24), 16)
+    (cost,) = make_cost("fbgemm", device="cpu").evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+    assert cost.reason is None
+    assert 0 < cost.total_ms < float("inf")
+
+
+def test_another_file_or_another_hash_size_is_refused(open_format, write_parquet):
+    table = pool_of_stream(open_format("parquet"), 16)[0]
+    other = dataclasses.replace(table, ids=dataclasses.replace(table.ids, hash_size=999))
+    with pytest.raises(InputError, match=r"table 'item': 'item' of 'ids.parquet' differs from the ids that this table"):
+        draw_bags(other, 16, seed=0)
+    missing = dataclasses.replace(table, ids=dataclasses.replace(table.ids, feature="items"))
+    with pytest.raises(InputError, match=r"unknown column in .* 'items': did you mean item"):
+        draw_bags(missing, 16, seed=0)
+    with pytest.raises(InputError, match=r"batch size 65 exceeds the 64 samples recorded in 'ids.parquet'"):
+        draw_bags(table, 65, seed=0)
+    shorter = dataclasses.replace(table, ids=dataclasses.replace(table.ids, samples=128))
+    with pytest.raises(InputError, match="has 64 samples, expected 128"):
+        draw_bags(shorter, 16, seed=0)
+    with pytest.raises(InputError, match="expected whole batches of 16 samples, got 65"):
+        RecordedIds("ids.parquet", "item", 65, 16, "0" * 64)
+
+
+def test_samples_that_fill_no_batch_are_no_part_of_a_recording(open_format):
+    table = pool_of_stream(open_format("parquet", samples=50), 16)[1]
+    assert table.ids.samples == 48
+    assert table.pooling_factor == sum(map(len, LISTS[:48])) / 48
+    draw_bags(table, 48, seed=0)
+
+
+def test_pools_of_fitted_laws(open_format):
+    truth = EmbeddingTable("a", 10**5, 4, 8.0, ZipfIds(1.1, lengths="poisson"))
+    stream = DrawnStream([truth], samples=8192)
+    (table,) = pool_of_stream(stream, 4096, fit=True)
+    assert table.ids.s == pytest.approx(1.1, abs=0.03)
+    assert table.num_embeddings == 10**5
+    with pytest.raises(InputError, match="drawn ids: are in no file, expected fit=True"):
+        pool_of_stream(stream, 4096)
+    fitted = pool_of_stream(open_format("parquet"), 16, fit=True)
+    assert not any(isinstance(table.ids, RecordedIds) for table in fitted)
+
+
+def test_what_a_pool_needs_is_asked_for(open_format, monkeypatch):
+    stream = open_format("parquet")
+    with pytest.raises(InputError, match="says no batch size"):
+        pool_of_stream(stream)
+    assert pool_of_stream(open_format("dlrm")).batch_size == 64
+    with pytest.raises(InputError, match="has no width for feature 'clicks'"):
+        pool_of_stream(stream, 16, embedding_dim={"item": 8})
+    with pytest.raises(InputError, match=r"unknown feature of .* 'items'"):
+        pool_of_stream(stream, 16, embedding_dim={"items": 8})
+    monkeypatch.setattr("shardgym.tables.streams.tables.MOST_RECORDED_IDS", 63)
+    with pytest.raises(InputError, match=r"64 ids are read together .* take fewer samples, or let ids be drawn"):
+        pool_of_stream(stream, 16)
+
+
+def test_a_path_is_no_stream():
+    with pytest.raises(InputError, match=r"stream: expected an IdStream, got str 'ids.parquet'; open_stream\(path\)"):
+        pool_of_stream("ids.parquet", 16)

@@ -1,0 +1,212 @@
+"""Suites and tasks of one's own, and what bad files get."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import yaml
+
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.tasks.suites import load_suite
+
+TABLES = "name,num_embeddings,embedding_dim\n" + "".join(f"t{i},{100 + i},8\n" for i in range(20))
+GROUP = {
+    "name": "all", "count": 3, "topology": "cpu", "num_devices": 2, "memory_bytes": 100_000,
+    "num_tables": [3, 5], "dims": [4, 8], "max_total_bytes": 100_000,
+}  # fmt: skip
+
+
+def spec(group=(), tasks=(), top=()):
+    drawn = {"kind": "drawn", "seed": 1, "pool": "mine.csv", "batch_size": 65_536, "groups": [{**GROUP, **dict(group)}]}
+    return {"description": "d", "judge": "fbgemm", "oracle": "roofline", "tasks": {**drawn, **dict(tasks)}, **dict(top)}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="own.yaml"):
+        (tmp_path / "mine.csv").write_text(TABLES)
+        path = tmp_path / name
+        text = yaml.safe_dump(content) if name.endswith(".yaml") else json.dumps(content)
+        path.write_text(content if isinstance(content, str) else text)
+        return path
+
+    return write
+
+
+def test_a_suite_file_draws_from_a_pool_file_beside_it(write):
+    suite = load_suite(write(spec()))
+    assert (suite.name, suite.judge, suite.oracle, suite.digests) == ("own", "fbgemm", "roofline", None)
+    for task in suite:
+        assert 3 <= task.num_tables <= 5
+        assert {table.embedding_dim for table in task.tables} <= {4, 8}
+        assert task.topology.memory_bytes == (100_000, 100_000)
+
+
+def test_the_test_half_is_drawn_from_unless_the_file_says_otherwise(write):
+    test = {table.name for task in load_suite(write(spec({"count": 50}))) for table in task.tables}
+    train = {t.name for task in load_suite(write(spec({"count": 50}, {"half": "train"}))) for t in task.tables}
+    both = {t.name for task in load_suite(write(spec({"count": 50}, {"half": "all"}))) for t in task.tables}
+    assert (len(test), len(train), len(both)) == (10, 10, 20)
+    assert test.isdisjoint(train)
+
+
+def test_groups_take_turns_until_they_are_used_up(write):
+    groups = [{**GROUP, "name": "a", "count": 3}, {**GROUP, "name": "b", "count": 1}]
+    suite = load_suite(write(spec(tasks={"groups": groups})))
+    assert [suite.group(i) for i in range(len(suite))] == ["a", "b", "a", "a"]
+
+
+def test_size_limits_hold(write):
+    limits = {"min_total_bytes": 12_000, "max_total_bytes": 14_000, "max_table_bytes": 3_500}
+    for task in load_suite(write(spec({"count": 30, "num_tables": [4, 5], **limits}))):
+        assert 12_000 <= task.total_bytes <= 14_000
+        assert max(task.table_bytes(table) for table in task.tables) <= 3_500
+
+
+def test_chosen_draws_are_those_of_the_same_numbers(write):
+    every = load_suite(write(spec({"count": 9})))
+    chosen = load_suite(write(spec({"draws": [8, 2, 5]}), "chosen.yaml"))
+    assert [task.tables for task in chosen] == [every[n].tables for n in (8, 2, 5)]
+    assert [task.name for task in chosen] == ["chosen/0", "chosen/1", "chosen/2"]
+    again = chosen.source.redrawn("mine.csv", "test", 9)
+    assert [again.build(n, "").tables for n in range(9)] == [task.tables for task in every]
+
+
+@pytest.mark.parametrize("shares", [[], [3, 1]])
+def test_a_fullness_gives_every_task_the_memory_that_it_fills(write, shares):
+    content = spec({"fullness": 0.5, "memory_shares": shares, "max_total_bytes": 10**6, "count": 20})
+    del content["tasks"]["groups"][0]["memory_bytes"]
+    for task in load_suite(write(content)):
+        first, second = task.topology.memory_bytes
+        wanted = [2 * task.total_bytes * share / 4 for share in (shares or [2, 2])]
+        assert 0 <= first - wanted[0] < 4096
+        assert 0 <= second - wanted[1] < 4096
+        assert first % 4096 == second % 4096 == 0
+
+
+def test_a_group_says_where_popular_rows_lie(write):
+    tasks = {"pool": "synthetic-2021", "scale": 8, "batch_size": 8192}
+    wide = {"memory_bytes": 2**34, "max_total_bytes": 2**34}
+    (plain,) = load_suite(write(spec({"count": 1, **wide}, tasks)))
+    (first,) = load_suite(write(spec({"count": 1, "row_order": "by_frequency", **wide}, tasks)))
+    (blocks,) = load_suite(write(spec({"count": 1, "row_order": "blocks", "row_blocks": 16, **wide}, tasks)))
+    for before, by_frequency, in_blocks in zip(plain.tables, first.tables, blocks.tables, strict=True):
+        assert (before.ids.row_order, by_frequency.ids.row_order) == (None, "by_frequency")
+        assert in_blocks.ids.block_rows == -(-before.num_embeddings // 16)
+        assert dataclasses.replace(by_frequency, ids=before.ids) == before
+        assert dataclasses.replace(in_blocks, ids=before.ids) == before
+
+
+def test_a_task_file_is_a_suite_of_one(write, toy_task):
+    suite = load_suite(write(toy_task.to_dict(), "one.json"))
+    assert suite[:] == [toy_task]
+    assert suite[0].name == "toy"
+    assert suite.group(0) == "2 devices"
+
+
+def test_a_list_of_tasks_is_a_suite_and_nameless_tasks_get_names(write, toy_task):
+    nameless = {**toy_task.to_dict(), "name": ""}
+    suite = load_suite(write([toy_task.to_dict(), nameless], "two.json"))
+    assert [task.name for task in suite] == ["toy", "two/1"]
+
+
+def test_a_suite_may_list_tasks_and_task_files(write, toy_task):
+    write(toy_task.to_dict(), "task.json")
+    suite = load_suite(write(spec(top={"tasks": {"kind": "listed", "tasks": ["task.json", toy_task.to_dict()]}})))
+    assert suite[:] == [toy_task, toy_task]
+
+
+def test_a_suite_may_put_published_models_on_devices(write):
+    models = [{"model": "dlrm-dcnv2", "topology": "dgx-h100", "num_devices": 16}]
+    task = load_suite(write(spec(top={"tasks": {"kind": "published", "models": models}})))[0]
+    assert (task.num_devices, task.optimizer, task.num_tables) == (16, "adagrad", 26)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (spec(top={"jugde": "x"}), r"own\.yaml: jugde: .*did you mean judge"),
+        (spec(tasks={"seeds": 1}), r"tasks\.drawn\.seeds: .*did you mean seed\?"),
+        (spec({"memory_bytes": -1}), r"groups\.0\.memory_bytes"),
+        (spec({"count": 10**12}), r"groups\.0\.count"),
+        (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
+        (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
+        (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
+        (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
+        (spec({"row_order": "blocks"}), "row_blocks: expected with row_order 'blocks', and with no other"),
+        (spec({"row_order": "scattered", "row_blocks": 8}), "row_blocks: expected with row_order 'blocks'"),
+        (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
+        (
+            spec(tasks={"kind": "random"}),
+            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'mixed', 'drift', 'published', 'listed'",
+        ),
+        (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
+        ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),
+        ("[" * 800, "not valid YAML"),
+        ("- 1\n- 2\n", r"own\.yaml, task 0"),
+        ("[]", "an empty list, expected tasks"),
+    ],
+)
+def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load_suite(write(content))
+    assert "\n" not in str(caught.value)
+    assert "own.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group": {"num_tables": [3, 50]}}, "draws up to 50 tables, the test half of pool 'mine.csv' has 10"),
+        ({"group": {"max_total_bytes": 100}}, "no . tables within its size limits"),
+        ({"tasks": {"batch_size": 1024}}, "batch_size is 1024, .* batches of 65536"),
+        ({"tasks": {"scale": 3}}, "cannot be scaled by 3"),
+        ({"tasks": {"pool": "none.csv"}}, "No such file"),
+        (
+            {"group": {"row_order": "scattered"}},
+            "'scattered', which is for ids of kind 'zipf'; those of table 't.*'uni",
+        ),
+    ],
+)
+def test_a_suite_that_cannot_be_drawn_fails_at_its_first_task(write, monkeypatch, change, message):
+    monkeypatch.setattr("shardgym.tasks.suites.sources.MAX_DRAWS", 100)
+    suite = load_suite(write(spec(**change)))
+    with pytest.raises(InputError, match=message):
+        suite[0]
+
+
+def test_unknown_names_in_a_suite_suggest_close_ones(write):
+    with pytest.raises(UnknownNameError, match="dgx-h100"):
+        load_suite(write(spec({"topology": "dgx-h10"})))
+    models = [{"model": "dlrm-dcn", "topology": "dgx-h100", "num_devices": 16}]
+    with pytest.raises(UnknownNameError, match="dlrm-dcnv2"):
+        load_suite(write(spec(top={"tasks": {"kind": "published", "models": models}})))
+    with pytest.raises(UnknownNameError, match="synthetic-2021"):
+        load_suite(write(spec(tasks={"pool": "synthetic-2012"})))[0]
+
+
+def test_a_missing_file_and_a_bad_task_name_the_file(tmp_path, write, toy_task):
+    with pytest.raises(InputError, match="No such file"):
+        load_suite(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match=r"two\.json, task 1: batch_size"):
+        load_suite(write([toy_task.to_dict(), {**toy_task.to_dict(), "batch_size": 0}], "two.json"))
+
+
+def test_tables_may_exceed_the_devices_where_hosts_have_memory(write):
+    content = spec({"fullness": 4, "host_fullness": 0.5, "max_total_bytes": 10**6, "count": 5})
+    group = content["tasks"]["groups"][0]
+    del group["memory_bytes"]
+    for task in load_suite(write(content)):
+        assert task.topology.memory_bytes == (math.ceil(task.total_bytes / 4 / 2 / 4096) * 4096,) * 2
+        assert task.topology.host_memory_bytes == math.ceil(2 * task.total_bytes / 4096) * 4096
+    del group["host_fullness"]
+    with pytest.raises(InputError, match="fullness: expected at most 1 without a host_fullness, got 4"):
+        load_suite(write(content, "without.yaml"))
+
+
+def test_rows_of_a_group_are_in_the_order_that_it_says(write):
+    content = spec({"row_order": "by_frequency", "memory_bytes": 2**30, "max_total_bytes": 2**32, "num_tables": [3, 3]})
+    content["tasks"] |= {"pool": "synthetic-2021", "batch_size": 65_536}
+    for task in load_suite(write(content)):
+        assert {table.ids.row_order for table in task.tables} == {"by_frequency"}

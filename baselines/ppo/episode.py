@@ -6,25 +6,20 @@ environment which the policy was trained in. In the others actions are drawn, wi
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from baselines.column_greedy import merged
-from baselines.ppo.any_game import AnyGame
-from baselines.ppo.column_game import ColumnGame
-from baselines.ppo.game import WITH_NEXT, Moments, OneTaskGame
-from baselines.ppo.held import held_in
+from baselines.ppo.game import WITH_NEXT, Moments, TaskGame
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
-from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
 
 
@@ -59,37 +54,32 @@ class Played(NamedTuple):
 
     Attributes:
         step_ms: cost of the plans; infinite where there is none, shape (N,).
-        game: that was played.
         decisions: of every step, where asked for.
     """
 
     step_ms: Floats
-    game: OneTaskGame
     decisions: list[Decisions]
 
 
-class Episodes(abc.ABC):
-    """Plays episodes of one task. A subclass says which game that is.
+class Episodes:
+    """Plays episodes of one task in TableWise, ColumnWise or AnyWise; see `TaskGame` for the arguments."""
 
-    Args:
-        task: the task.
-        catalog: that has this task alone, and numbers shards.
-    """
-
-    def __init__(self, task: ShardingTask, catalog: ShardCatalog) -> None:
+    def __init__(
+        self, task: ShardingTask, cost: CostModel, order: str, episodes: int = 1, *, splits: int | None = None,
+        every_kind: bool = False,
+    ) -> None:  # fmt: skip
         self._task = task
-        self._catalog = catalog
-
-    @abc.abstractmethod
-    def start(self, episodes: int) -> OneTaskGame:
-        """Return a game of so many episodes that have just begun."""
+        self._halves = splits is not None
+        self._every_kind = every_kind
+        self._game = TaskGame(task, cost, order, episodes, splits=splits, every_kind=every_kind)
+        self._catalog = self._game.catalog
 
     def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
         """Return the cheapest plan of episodes; of equally cheap plans the first counts.
 
         Args:
             network: scores actions.
-            episodes: N. Nothing is drawn in the first one.
+            episodes: N, at most those given to the constructor. Nothing is drawn in the first one.
             seed: of what is drawn in the others.
 
         Raises:
@@ -98,9 +88,10 @@ class Episodes(abc.ABC):
         played = self.play(network, episodes, np.random.default_rng(seed))
         cheapest = int(played.step_ms.argmin())
         if np.isinf(played.step_ms[cheapest]):
-            raise NoFeasiblePlanError(played.game.reason)
-        placed = self._catalog.placed(*played.game.placed(cheapest))
-        return ShardingPlan.of(self._task, [shard for one in placed for shard in one.in_plan()])
+            raise NoFeasiblePlanError(self._game.reason)
+        placed = self._catalog.placed(*self._game.placed(cheapest))
+        plan = ShardingPlan.of(self._task, [shard for one in placed for shard in one.in_plan()])
+        return merged(self._task, plan) if self._every_kind else plan
 
     def play(self, network: SetNetwork, episodes: int, rng: np.random.Generator, *, keep: bool = False) -> Played:
         """Play episodes, all at once. In the first one the valid action with the highest score always wins.
@@ -111,7 +102,6 @@ class Episodes(abc.ABC):
             rng: of what is drawn in the others, with scores as logits.
             keep: whether decisions are returned.
         """
-        game = self.start(episodes)
         features = self._catalog.shard["features"]
         policy = ArrayScores(network, features, self._task.num_devices, halves=self._halves)
         holders = self._catalog.kind["holders"] if network.every_kind else None
@@ -127,7 +117,7 @@ class Episodes(abc.ABC):
             noise[0] = 0.0
             return (scores + noise[moments.episodes]).argmax(axis=1), scores
 
-        return self._play(game, choose, keep=keep)
+        return self._play(episodes, choose, keep=keep)
 
     def follow(self, plan: ShardingPlan) -> list[Decisions]:
         """Return the decisions that lead to a plan; none where no actions do, or there are too few halvings.
@@ -164,64 +154,71 @@ class Episodes(abc.ABC):
                 chosen = int(moments.valid[0].argmax())
             return np.array([chosen]), np.zeros(moments.valid.shape)
 
-        decisions = self._play(self.start(1), choose, keep=True).decisions
+        decisions = self._play(1, choose, keep=True).decisions
         return [] if lost else decisions
 
-    @property
-    def _halves(self) -> bool:
-        """Whether halving is an action."""
-        return True
-
-    def _play(self, game: OneTaskGame, choose: Choose, *, keep: bool) -> Played:
+    def _play(self, episodes: int, choose: Choose, *, keep: bool) -> Played:
+        self._game.begin(episodes)
         decisions: list[Decisions] = []
-        while len((moments := game.moments()).episodes):
+        while len((moments := self._game.moments()).episodes):
             chosen, scores = choose(moments)
             if keep:
                 going, shards, devices, rest, valid = moments
                 table = self._catalog.shard["features"][shards]
                 decisions.append(Decisions(going, table, devices, rest, valid, chosen, scores))
-            game.take(moments, chosen)
-        return Played(game.step_ms(), game, decisions)
+            self._game.take(moments, chosen)
+        return Played(self._game.step_ms, decisions)
 
 
-class ColumnEpisodes(Episodes):
-    """Plays episodes of TableWise, or of ColumnWise if there is a number of halvings.
+class Held(NamedTuple):
+    """Columns of a table on consecutive devices.
 
-    Args:
-        task: the task.
-        costs: price devices, and the plans in the end.
-        order: in which tables come up, one of `ORDERS`.
-        max_splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
+    Attributes:
+        columns: how many.
+        first: the first holder.
+        holders: how many there are.
+        replicated: whether each has all rows.
     """
 
-    def __init__(self, task: ShardingTask, costs: AdditiveCosts, order: str, max_splits: int | None = None) -> None:
-        limits = None if max_splits is None else SplitLimits(max_splits)
-        super().__init__(task, ShardCatalog(order, task.num_devices, limits))
-        self._catalog.number(task)
-        self._costs = costs
-        self._max_splits = max_splits
-
-    def start(self, episodes: int) -> OneTaskGame:
-        """See `Episodes`."""
-        return ColumnGame(self._task, self._catalog, self._costs, self._max_splits, episodes)
-
-    @property
-    def _halves(self) -> bool:
-        return self._max_splits is not None
+    columns: int
+    first: int
+    holders: int
+    replicated: bool
 
 
-class AnyEpisodes(Episodes):
-    """Plays episodes of AnyWise; see `AnyGame` for the arguments."""
+def held_in(task: ShardingTask, plan: ShardingPlan) -> dict[str, list[Held]]:
+    """Return how a plan holds the columns of each table.
 
-    def __init__(self, task: ShardingTask, cost: CostModel, order: str, max_splits: int, episodes: int) -> None:
-        self._game = AnyGame(task, cost, order, max_splits, episodes)
-        super().__init__(task, self._game.catalog)
+    What no action of AnyWise makes is left out: uneven cuts by rows, holders that are no fast domain nor all devices,
+    replicas on some devices, and plans of groups.
+    """
+    if plan.group_size is not None:
+        return {}
+    blocks: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
+    for shard in plan.shards:
+        blocks.setdefault((shard.table, shard.columns), []).append(shard)
+    found: dict[str, list[Held]] = {}
+    for (table, _), shards in blocks.items():
+        held = _held(task, shards)
+        if held is not None:
+            found.setdefault(table, []).append(held)
+    return found
 
-    def start(self, episodes: int) -> OneTaskGame:
-        """See `Episodes`. There is one game: those before are lost."""
-        self._game.begin(episodes)
-        return self._game
 
-    def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
-        """See `Episodes`; shards of one table on one device become one."""
-        return merged(self._task, super().plan(network, episodes=episodes, seed=seed))
+def _held(task: ShardingTask, shards: list[Shard]) -> Held | None:
+    """Return how the shards of a table that have the same columns are held, None where no action makes that."""
+    rows = task.table(shards[0].table).num_embeddings
+    shards = sorted(shards, key=lambda shard: shard.rows)
+    columns, first, holders = shards[0].num_columns, shards[0].devices[0], len(shards)
+    if holders == 1:
+        several = shards[0].devices
+        if len(several) == 1:
+            return Held(columns, first, 1, replicated=False)
+        return Held(columns, 0, len(several), replicated=True) if len(several) == task.num_devices else None
+    block = -(-rows // holders)
+    even = all(
+        shard.rows == (place * block, min((place + 1) * block, rows)) and shard.devices == (first + place,)
+        for place, shard in enumerate(shards)
+    )
+    is_run = holders in (task.num_devices, task.topology.fast_domain_size) and first % holders == 0
+    return Held(columns, first, holders, replicated=False) if even and is_run else None

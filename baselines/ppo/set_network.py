@@ -192,7 +192,7 @@ class ArrayScores:
     def __init__(self, network: SetNetwork, shards: Floats, num_devices: int, *, halves: bool) -> None:
         self._device = linears_of(network.device)
         self._every_kind = network.every_kind
-        self._num_cuts = network.num_cuts
+        self._num_cuts = network.num_cuts if halves else 0
         into_device_score, self._device_score = linears_of(network.device_score)
         into_halving_score, self._halving_score = linears_of(network.halving_score)
         scene = len(into_halving_score.weight)
@@ -203,6 +203,8 @@ class ArrayScores:
         weight = np.concatenate([first.weight for first in firsts], axis=1)
         of_table, self._of_mean, self._of_rest = np.split(weight, [WIDTH, 2 * WIDTH])
         bias = np.concatenate([first.bias for first in firsts])
+        if not halves:
+            self._of_rest = self._of_rest[: -len(SPLIT_FEATURES)]
         if self._every_kind:
             self._of_rest, of_count, self._of_maximum = np.split(self._of_rest, [-1 - WIDTH, -WIDTH])
             shards = shards * (1 + (num_devices - 1) * _SHARES_OF["table"])
@@ -224,9 +226,9 @@ class ArrayScores:
         return of_steps
 
     def scores(self, of_steps: Floats, devices: Floats, holders: Ints | None = None) -> Floats:
-        """Return the scores of all devices, and behind them of halving, shape (n, D + 1); or of all cuts, (n, D + 3).
+        """Return the scores of all devices, and behind them of halving, shape (n, D + 1), or of all cuts, (n, D + 3).
 
-        They are quantized, see `shardgym.costs.ties`; that of halving is minus infinity where it is not scored.
+        They are quantized, see `shardgym.costs.ties`.
 
         Args:
             of_steps: see there.
@@ -244,7 +246,7 @@ class ArrayScores:
         hidden = (flat @ self._of_device).reshape(*shape, -1)
         hidden += scene[:, None, :WIDTH]
         np.maximum(hidden, 0, out=hidden)
-        scores = np.full((shape[0], shape[1] + self._num_cuts), -np.inf)
+        scores = np.empty((shape[0], shape[1] + self._num_cuts))
         of_devices = scores[:, : shape[1]]
         of_devices[:] = (hidden.reshape(-1, WIDTH) @ self._device_score.weight).reshape(shape)
         of_devices += self._device_score.bias

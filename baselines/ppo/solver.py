@@ -16,7 +16,8 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
-from baselines.ppo.episode import AnyEpisodes, ColumnEpisodes, Episodes
+from baselines.ppo.episode import Episodes
+from baselines.ppo.game import MOST_SPLITS
 from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from neuroshard import NeuroShard
@@ -34,9 +35,6 @@ Weight = Annotated[float, Field(ge=0)]
 #: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
 MAX_SPLITS = 16
 
-#: The same where there are up to 128 devices, whose tables `neuroshard_plus` cuts into twice as many pieces.
-MAX_SPLITS_ANY = 64
-
 #: Tables that take longest come up first, so that the last ones can even out what is left.
 ORDER = "lookup"
 
@@ -45,7 +43,7 @@ _PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
 ENV_ARGUMENTS = {
     "TableWise": _PLAYED_WITH,
     "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS},
-    "AnyWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS_ANY},
+    "AnyWise": _PLAYED_WITH | {"max_splits": MOST_SPLITS},
 }
 
 
@@ -87,7 +85,7 @@ class AnySettings(GroupSettings):
 
 
 class SetPolicySolver(LearnedSolver[SetNetwork]):
-    """Plays an environment by its rules, without the environment, with a policy that sees devices as a set.
+    """Plays the game of an environment with a policy that sees devices as a set.
 
     Tables come in descending order of columns times pooling factor, and observations have times: what each device
     computes now and with the next table. Invalid actions are masked. So the oracle is asked while solving, too, for
@@ -127,8 +125,9 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
 
     def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
         """Return the episodes that solving plays."""
-        max_splits = MAX_SPLITS if network.halves else None
-        return ColumnEpisodes(task, self._additive(cost), order, max_splits)
+        self._additive(cost)  # refuses others in one line
+        splits = MAX_SPLITS if network.halves else None
+        return Episodes(task, cost, order, self.episodes, splits=splits)
 
     def check_ready(self, cost: CostModel) -> None:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
@@ -182,10 +181,9 @@ class PpoColumns(SetPolicySolver):
         self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
     ) -> Learner:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        costs = self._additive(oracle.cost)
-        # Tasks of a pool have the same tables in other company.
-        costs.share_shards()
-        episodes = [ColumnEpisodes(task, costs, ORDER, MAX_SPLITS) for task in tasks]
+        self._additive(oracle.cost)  # refuses others in one line
+        played = self.settings.episodes
+        episodes = [Episodes(task, oracle.cost, ORDER, played, splits=MAX_SPLITS) for task in tasks]
         return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShard())
 
 
@@ -214,14 +212,14 @@ class PpoAny(SetPolicySolver):
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
         self._additive(oracle.cost)  # refuses others in one line
         played = self.settings.episodes
-        episodes = [AnyEpisodes(task, oracle.cost, ORDER, MAX_SPLITS_ANY, played) for task in tasks]
+        episodes = [Episodes(task, oracle.cost, ORDER, played, splits=MOST_SPLITS, every_kind=True) for task in tasks]
         return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShardPlus())
 
     def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
         """See `SetPolicySolver`."""
         del network
         self._additive(cost)  # refuses others in one line
-        return AnyEpisodes(task, cost, order, MAX_SPLITS_ANY, self.episodes)
+        return Episodes(task, cost, order, self.episodes, splits=MOST_SPLITS, every_kind=True)
 
 
 class PpoLearner(Learner):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import shardgym
-from baselines.ppo.episode import AnyEpisodes, ColumnEpisodes
+from baselines.ppo.episode import Episodes
 from baselines.ppo.group_learner import GroupLearner
 from baselines.ppo.set_network import ArrayScores, SetNetwork, observations_of
 from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoAny, PpoColumns, PpoLearner
@@ -109,7 +109,7 @@ def test_the_decisions_that_lead_to_a_plan_are_found(network):
     cost = make_cost("simulator")
     followed = 0
     for task in training_tasks(["dlrm4-v2", "tight8-v2"], 8):
-        episodes = ColumnEpisodes(task, cost.additive(), "lookup", 16)
+        episodes = Episodes(task, cost, "lookup", splits=16)
         plan = NeuroShard().solve(task, cost)
         decisions = episodes.follow(plan)
         if not decisions:
@@ -126,7 +126,7 @@ def test_the_decisions_that_lead_to_a_plan_are_found(network):
             observation, _, _, _, info = env.step(action)
         assert contents(info["plan"], task) == contents(plan, task)
     assert followed > 4
-    assert ColumnEpisodes(task, cost.additive(), "lookup", 1).follow(plan) == []
+    assert Episodes(task, cost, "lookup", splits=1).follow(plan) == []
 
 
 @pytest.mark.parametrize("suite", ["dlrm8-gpu-v1", "nodes16-v1", "rows8-v1"])
@@ -135,7 +135,7 @@ def test_plans_of_all_kinds_are_followed(suite):
     seen = set()
     for task in training_tasks(suite, 4):
         plan = NeuroShardPlus().solve(task, COST)
-        episodes = AnyEpisodes(task, COST, "lookup", 64, 1)
+        episodes = Episodes(task, COST, "lookup", splits=64, every_kind=True)
         decisions = episodes.follow(plan)
         if not decisions:
             continue
@@ -167,7 +167,7 @@ def test_cuts_that_no_action_makes_are_not_followed():
     uneven = [Shard("t", rows, (0, 8), (n,)) for n, rows in enumerate([(0, 10), (10, 50), (50, 75), (75, 100)])]
     even = [Shard("t", (25 * n, 25 * n + 25), (0, 8), (n,)) for n in range(4)]
     some = [Shard("t", (0, 100), (0, 8), (0, 1))]
-    episodes = AnyEpisodes(task, COST, "lookup", 4, 1)
+    episodes = Episodes(task, COST, "lookup", splits=4, every_kind=True)
     for shards, decisions in ((halves, 0), (uneven, 0), (some, 0), (even, 2)):
         assert len(episodes.follow(ShardingPlan.of(task, shards))) == decisions
 
@@ -287,7 +287,7 @@ def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
             played = played_in_environment(network, task, COST, "AnyWise")
             if played is None:
                 continue
-            plan = AnyEpisodes(task, COST, "lookup", 64, 1).plan(network)
+            plan = Episodes(task, COST, "lookup", splits=64, every_kind=True).plan(network)
             plan.validate(task)
             cells = [sorted(str(held_cells(of, task, d)) for d in range(task.num_devices)) for of in (plan, played)]
             assert cells[0] == cells[1]
@@ -326,12 +326,11 @@ def test_several_holders_are_worth_what_the_worst_of_them_is():
 def test_the_cheapest_of_many_episodes_is_taken(network):
     """Here the first one alone is 5 % and more behind on average, as an untrained policy is no better than chance."""
     cost = make_cost("simulator")
-    costs = cost.additive()
     ratios = []
     for task in training_tasks("dlrm4-v2", 6):
         with torch.no_grad():
             one, many, same, others = (
-                ColumnEpisodes(task, costs, "lookup", 10).plan(network, episodes=episodes, seed=seed)
+                Episodes(task, cost, "lookup", 16, splits=10).plan(network, episodes=episodes, seed=seed)
                 for episodes, seed in ((1, 0), (16, 0), (16, 0), (16, 1))
             )
         many.validate(task)
@@ -386,11 +385,11 @@ def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=4800), batch_size=64)
     nn.init.constant_(network.halving_score[-1].bias, -1e3)
     with torch.no_grad():
-        plan = ColumnEpisodes(task, COST.additive(), "lookup", max_splits=1).plan(network)
+        plan = Episodes(task, COST, "lookup", splits=1).plan(network)
         plan.validate(task)
         assert len(plan.shards) == 8
         with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
-            ColumnEpisodes(task, COST.additive(), "lookup").plan(network)
+            Episodes(task, COST, "lookup").plan(network)
 
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):

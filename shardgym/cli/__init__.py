@@ -40,7 +40,7 @@ PLAN = click.Group(
 ROOT = click.Group(
     "shardgym",
     [
-        checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard, records.submit,
+        checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard,
         run.plot, sweep.sweep_machines, tables.import_tables, torchrec.import_torchrec, checks.check_solver,
         training.collect, training.pretrain, training.calibrate, training.fit, checks.doctor,
     ],

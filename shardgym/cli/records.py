@@ -1,4 +1,4 @@
-"""verify, submit: what can be done with the records of a run afterwards."""
+"""verify: what can be done with the records of a run afterwards."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import click
 
 from shardgym.cli.common import (
     Command,
-    answer,
-    folder,
     is_ascii_only,
     json_option,
     positive_number,
@@ -25,7 +22,6 @@ from shardgym.cli.common import (
 from shardgym.evaluation import VerifyReport
 from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import record_files
-from shardgym.evaluation.submission import CARD, check_submission, write_card
 from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.evaluation.verify.check import FLAG
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S
@@ -120,38 +116,3 @@ def _verify_quietly(path: str, check: Callable[..., VerifyReport], end: float) -
 def _print_rows(rows: Iterable[RecordCheck]) -> None:
     for row in rows:
         print(row.line(is_ascii_only()))
-
-
-@click.command("submit", cls=Command)
-@click.argument("path", type=folder, metavar="FOLDER")
-@click.option("--card", "make_card", is_flag=True, help=f"Write {CARD}, to be filled in, and check nothing.")
-@json_option
-def submit(path: Path, make_card: bool, as_json: bool) -> int:
-    """Check whether a folder can go onto a board.
-
-    FOLDER is that of a run, with a card: who submits, and of every solver that does not come with shardgym its version,
-    how its parameters were chosen and on which tasks, training data, queries and hardware.
-
-    Checked are the files, the card, whether all records are there, whether plans are feasible, and, where the judge is
-    deterministic, their costs. Only data are read: no solver is imported. Exit code 1 when anything fails.
-    """
-    if make_card:
-        card = write_card(path)
-        answer(as_json, {"card": str(card)}, f"wrote {card}: replace every '?', then run this again")
-        return 0
-    checks = check_submission(path)
-    passed = not any(check.problems for check in checks)
-    if as_json:
-        print_json({"passed": passed, "checks": [check._asdict() for check in checks]})
-        return 0 if passed else 1
-    marks = ("ok  ", "FAIL") if is_ascii_only() else ("✅", "❌")
-    for check in checks:
-        print(f"{marks[bool(check.problems)]} {check.what:<16} {'' if check.problems else check.note}".rstrip())
-        for problem in check.problems:
-            print(f"     {problem}")
-    print()
-    if passed:
-        print(f"Ready: put {path} below leaderboards/ and open a pull request (docs/boards.md).")
-    else:
-        print("Not ready: mend what is named above, then run this again.")
-    return 0 if passed else 1

@@ -358,15 +358,8 @@ def read_suite_file(path: Path) -> Any:
     return parse_json(text, str(path)) if path.suffix == ".json" else parse_yaml(text, str(path))
 
 
-class _TextLoader(yaml.SafeLoader):
-    """Leaves `1.10`, `0` and `null` the text that they are."""
-
-
-_TextLoader.yaml_implicit_resolvers = {}
-
-
-def parse_yaml(text: str, source: str, *, as_text: bool = False) -> Any:
-    """Parse YAML of plain values, all of which are text if `as_text`.
+def parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML of plain values.
 
     A few lines of aliases to lists of aliases stand for billions of values, which every reader of them would have to
     go through. So values are counted before anything is built.
@@ -375,7 +368,7 @@ def parse_yaml(text: str, source: str, *, as_text: bool = False) -> Any:
         InputError: not YAML, holds itself, or stands for more than `MAX_VALUES` values.
     """
     try:
-        loader = (_TextLoader if as_text else yaml.SafeLoader)(text)  # which reads the text for odd characters already
+        loader = yaml.SafeLoader(text)  # which reads the text for odd characters already
         node = loader.get_single_node()
         if node is None:
             return None

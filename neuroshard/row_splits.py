@@ -1,9 +1,9 @@
-"""Ways to split the rows of one table between a device's memory and its host's or its SSD, cheapest per byte first."""
+"""Ways to split the rows of one table between a device's memory and its host's, cheapest per byte first."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey, shard_key
 from shardgym.costs.ties import BITS, rounded
-from shardgym.plans.shard import ComputeKernel, Shard
+from shardgym.plans.shard import Shard
 from shardgym.tables.table import EmbeddingTable, ZipfIds
 from shardgym.tasks.task import ShardingTask
 
@@ -21,45 +21,35 @@ SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
 
 
 class Split(NamedTuple):
-    """A way to hold a table on one device, and its host or its SSD.
+    """A way to hold a table on one device and its host.
 
     Attributes:
         shards: of the table, on device 0.
         ms: that they add to what their device computes.
         device_bytes: that they take there.
         host_bytes: likewise in the memory of the host.
-        ssd_bytes: likewise on the SSD.
     """
 
     shards: tuple[Shard, ...]
     ms: float
     device_bytes: int
     host_bytes: int
-    ssd_bytes: int
 
 
-def splits_of(
-    task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cuts: bool, on_ssd: Container[str] = ()
-) -> list[list[Split]]:
+def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cuts: bool) -> list[list[Split]]:
     """Return the splits of each table that pay: each takes more of the device's memory than the one before, and less
     time, and saves less time per byte than the one before did.
 
     Where rows are ordered by frequency, popular ones are `fused` and the others `fused_uvm`. Elsewhere a cache of as
-    many rows finds the popular ones by itself, as it does for all rows on an SSD.
+    many rows finds the popular ones by itself.
 
     Args:
         task: the task.
         costs: of its shards.
         in_host: whether rows may be in the memory of hosts.
         row_cuts: whether tables may be cut by rows.
-        on_ssd: names of tables whose rows may be on SSDs, and not in the memory of hosts.
     """
-    ways = [
-        [*_cached(table, "key_value"), (Shard.whole(table, 0),)]
-        if table.name in on_ssd
-        else _ways(table, in_host=in_host, row_cuts=row_cuts)
-        for table in task.tables
-    ]
+    ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
     keys = [key for of_table in ways for shards in of_table for key in keys_on_one_device(task, shards)]
     vectors = costs.vectors(costs.encode_keys(task, keys))
     shard_ms = added_ms(task, costs, vectors).tolist()
@@ -70,7 +60,7 @@ def splits_of(
         for shards in of_table:
             ms = sum(shard_ms[position : position + len(shards)])
             position += len(shards)
-            sizes = [(shard.bytes(task), shard.host_bytes(task), shard.ssd_bytes(task)) for shard in shards]
+            sizes = [(shard.bytes(task), shard.host_bytes(task)) for shard in shards]
             splits.append(Split(shards, ms, *map(sum, zip(*sizes, strict=True))))
         found.append(_that_pay(splits))
     return found
@@ -99,17 +89,12 @@ def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple
             hot = dataclasses.replace(whole, rows=(0, count))
             ways.append((hot, dataclasses.replace(whole, rows=(count, rows), compute_kernel="fused_uvm")))
     else:
-        ways += _cached(table, "fused_uvm_caching")
+        ways += [
+            (dataclasses.replace(whole, compute_kernel="fused_uvm_caching", cache_load_factor=share),)
+            for share in SHARES
+            if share * rows >= 1
+        ]
     return ways
-
-
-def _cached(table: EmbeddingTable, kernel: ComputeKernel) -> list[tuple[Shard, ...]]:
-    whole = Shard.whole(table, 0)
-    return [
-        (dataclasses.replace(whole, compute_kernel=kernel, cache_load_factor=share),)
-        for share in SHARES
-        if share * table.num_embeddings >= 1
-    ]
 
 
 def keys_on_one_device(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:

@@ -35,7 +35,7 @@ class ColumnSolver(abc.ABC):
         """Compile what the search needs."""
 
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:  # noqa: ARG002
-        """Say whether rows may be in the memory of hosts or on SSDs."""
+        """Say whether rows may be in the memory of hosts."""
         return False
 
     @abc.abstractmethod
@@ -81,7 +81,7 @@ class ColumnSolver(abc.ABC):
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         in_use = plan_in_use(initial_plan, migration_ms_per_byte)
         beyond = self.leaves_devices(task, cost)
-        check_possible(task, in_host=beyond, on_ssd=beyond)
+        check_possible(task, in_host=beyond)
         if time_limit_s is not None:
             self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)

@@ -30,8 +30,8 @@ def assign(
     """Return a device for every table so that the slowest device takes least; None where no solution was found.
 
     A table is on one device. Of its splits any mixture may be chosen: they save less and less per byte, so that a
-    mixture of two that follow each other is the cheapest for its bytes, and needs no whole number. Memory of devices,
-    hosts and SSDs is obeyed.
+    mixture of two that follow each other is the cheapest for its bytes, and needs no whole number. Memory of devices
+    and hosts is obeyed.
 
     Args:
         task: the task.
@@ -48,13 +48,11 @@ def assign(
     per_ms = _SCALE / max((fastest + sum(columns)) / task.num_devices, 1e-9)
     per_byte = _SCALE / max(task.capacity_bytes)
     per_host_byte = _SCALE / max(topology.host_memory_bytes, 1)
-    per_ssd_byte = _SCALE / max(topology.ssd_bytes, 1)
     program = LinearProgram()
     slowest = program.variable()
     busy: list[Terms] = [[(slowest, -1.0)] for _ in devices]
     used: list[Terms] = [[] for _ in devices]
     on_host: list[Terms] = [[] for _ in range(topology.num_hosts)]
-    on_ssd: list[Terms] = [[] for _ in devices]
     places = []
     for n, of_table in enumerate(map(_some, splits)):
         chosen = [program.flag() for _ in devices]
@@ -65,23 +63,17 @@ def assign(
             busy[device].append((place, (of_table[0].ms + columns[n]) * per_ms))
             used[device].append((place, of_table[0].device_bytes * per_byte))
             host.append((place, of_table[0].host_bytes * per_host_byte))
-            if of_table[0].ssd_bytes:
-                on_ssd[device].append((place, of_table[0].ssd_bytes * per_ssd_byte))
             for before, after in itertools.pairwise(of_table):
                 part = program.variable(1.0)
                 program.at_most([(part, 1.0), (place, -1.0)])
                 busy[device].append((part, (after.ms - before.ms) * per_ms))
                 used[device].append((part, (after.device_bytes - before.device_bytes) * per_byte))
                 host.append((part, (after.host_bytes - before.host_bytes) * per_host_byte))
-                if after.ssd_bytes != before.ssd_bytes:
-                    on_ssd[device].append((part, (after.ssd_bytes - before.ssd_bytes) * per_ssd_byte))
     for device in devices:
         program.at_most(busy[device])
         program.at_most(used[device], task.capacity_bytes[device] * per_byte)
     for terms in on_host:
         program.at_most(terms, topology.host_memory_bytes * per_host_byte)
-    for terms in filter(None, on_ssd):
-        program.at_most(terms, topology.ssd_bytes * per_ssd_byte)
     found = program.minimise(slowest, gap=gap, ranges={}, nodes=nodes, time_limit_s=time_limit_s)
     if found.values is None:
         return None

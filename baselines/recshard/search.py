@@ -32,14 +32,12 @@ class _Filled(NamedTuple):
     Attributes:
         steps: position of each table's split, shape (n,).
         host_bytes: of them in the memory of the device's host.
-        ssd_bytes: of them on the device's SSD.
         ms: that they take, exchanges included.
         vector: added up over them, see `AdditiveCosts.vectors`.
     """
 
     steps: Ints
     host_bytes: int
-    ssd_bytes: int
     ms: float
     vector: Floats
 
@@ -91,7 +89,6 @@ class Search:
         self._ms = np.array([split.ms + self._exchange_ms(n) for n, split in every])
         self._device_bytes = np.array([split.device_bytes for _, split in every], dtype=np.int64)
         self._host_bytes = np.array([split.host_bytes for _, split in every], dtype=np.int64)
-        self._ssd_bytes = np.array([split.ssd_bytes for _, split in every], dtype=np.int64)
         self._step_tables, self._step_bytes = self._steps_in_order()
         self._fillings: dict[tuple[int, bytes], _Filled | None] = {}
 
@@ -152,16 +149,13 @@ class Search:
         busy = [0.0] * task.num_devices
         room = list(task.capacity_bytes)
         host_room = [topology.host_memory_bytes] * topology.num_hosts
-        ssd_room = [topology.ssd_bytes] * task.num_devices
         devices = [0] * task.num_tables
         for n in sorted(range(task.num_tables), key=lambda n: (-self.splits[n][0].ms, n)):
             least, fastest = self.splits[n][0], self.splits[n][-1]
             able = [
                 d
                 for d in range(task.num_devices)
-                if least.device_bytes <= room[d]
-                and least.host_bytes <= host_room[topology.host_of(d)]
-                and least.ssd_bytes <= ssd_room[d]
+                if least.device_bytes <= room[d] and least.host_bytes <= host_room[topology.host_of(d)]
             ]
             if not able:
                 return None
@@ -170,7 +164,6 @@ class Search:
             busy[device] += fastest.ms + self._exchange_ms(n)
             room[device] -= least.device_bytes
             host_room[topology.host_of(device)] -= least.host_bytes
-            ssd_room[device] -= least.ssd_bytes
         return devices
 
     def improve(self, budget: Budget) -> None:
@@ -273,10 +266,8 @@ class Search:
         return found if self._others_have_room(found) else None
 
     def _others_have_room(self, filled: Sequence[_Filled]) -> bool:
-        """Say whether the memory of hosts and SSDs is enough."""
+        """Say whether the memory of hosts is enough."""
         topology = self._task.topology
-        if max(of_device.ssd_bytes for of_device in filled) > topology.ssd_bytes:
-            return False
         room = [topology.host_memory_bytes] * topology.num_hosts
         for device, of_device in enumerate(filled):
             room[topology.host_of(device)] -= of_device.host_bytes
@@ -317,8 +308,7 @@ class Search:
         rows = self._first[tables] + steps[tables]
         # One after the other, so that the sum is the same on all processors.
         ms = sum(self._ms[rows].tolist())
-        host_bytes, ssd_bytes = int(self._host_bytes[rows].sum()), int(self._ssd_bytes[rows].sum())
-        return _Filled(steps[tables], host_bytes, ssd_bytes, ms, self._vectors[rows].sum(axis=0))
+        return _Filled(steps[tables], int(self._host_bytes[rows].sum()), ms, self._vectors[rows].sum(axis=0))
 
     def _exchange_ms(self, table: int) -> float:
         of = self._task.tables[table]

@@ -8,7 +8,6 @@ import math
 from baselines.recshard.program import assign
 from baselines.recshard.search import Search
 from neuroshard.row_splits import splits_of
-from neuroshard.ssd_tables import ssd_choices
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
@@ -33,11 +32,9 @@ class RecShard:
     - Tables are moved and swapped between devices as long as that makes the plan cheaper.
     - Where rows are ordered by frequency, a table is cut: popular rows have kernel `fused`, the others `fused_uvm`.
       Elsewhere the paper remaps rows; here the table has kernel `fused_uvm_caching`, with a cache of as many rows.
-    - Where hosts have no room for that, and devices have SSDs, some tables have kernel `key_value` instead, with a
-      cache, which the paper's third tier is. Which ones is tried in a few ways (`neuroshard/ssd_tables.py`).
 
-    With an oracle that prices no memory of hosts, or where there is neither that nor an SSD, all rows are in the memory
-    of devices.
+    With an oracle that prices no memory of hosts, or where there is none, all rows are in the memory of devices. The
+    paper's third tier, SSDs, is left out.
 
     Example:
         >>> plan = RecShard(row_cuts=False).solve(task, make_cost("gpu"))  # doctest: +SKIP
@@ -89,7 +86,7 @@ class RecShard:
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         self.check_ready(cost)
         in_host = cost.host_memory and task.topology.host_memory_bytes > 0
-        check_possible(task, in_host=in_host, on_ssd=cost.host_memory)
+        check_possible(task, in_host=in_host)
         budget = Budget(time_limit_s)
         incumbent = Incumbent(task, cost, observer)
         if initial_plan is not None:
@@ -97,22 +94,19 @@ class RecShard:
             incumbent.offer(initial_plan)
         costs = cost.additive()
         assert costs is not None
-        for on_ssd in ssd_choices(task, costs) if cost.host_memory else [frozenset()]:
-            splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts, on_ssd=on_ssd)
-            search = Search(task, costs, splits, incumbent)
-            search.offer(search.greedy())
-            limit_s = budget.left_s if budget.limited else math.inf
-            if limit_s > 0:
-                search.offer(
-                    assign(
-                        task, search.splits, search.column_ms, gap=self.gap, nodes=self.nodes, time_limit_s=limit_s
-                    )
-                )  # fmt: skip
-            with contextlib.suppress(OutOfTime):
-                search.improve(budget)
+        splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts)
+        search = Search(task, costs, splits, incumbent)
+        search.offer(search.greedy())
+        limit_s = budget.left_s if budget.limited else math.inf
+        if limit_s > 0:
+            search.offer(
+                assign(task, search.splits, search.column_ms, gap=self.gap, nodes=self.nodes, time_limit_s=limit_s)
+            )
+        with contextlib.suppress(OutOfTime):
+            search.improve(budget)
         if incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
-                "recshard found no plan: whole tables on single devices, their rows in the memory of the device, of "
-                f"the host or on its SSD, do not fit; {room_advice(task)}, or a solver that cuts columns"
+                "recshard found no plan: whole tables on single devices, their rows in the memory of the device or "
+                f"of the host, do not fit; {room_advice(task)}, or a solver that cuts columns"
             )
         return incumbent.plan()

@@ -1,6 +1,5 @@
 """NeuroShardPlus: local search beyond the published search, on the same budget."""
 
-from neuroshard.plus.local_search import PlusSettings
 from neuroshard.plus.solver import NeuroShardPlus
 
-__all__ = ["NeuroShardPlus", "PlusSettings"]
+__all__ = ["NeuroShardPlus"]

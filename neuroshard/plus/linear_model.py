@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neuroshard.jit import jit
-from neuroshard.plus.pricing import Pricing
+from neuroshard.plus.pricing import SOFTNESS, Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import COLUMNS, LOADS
 from shardgym.costs.ties import QUANTUM, quantized
@@ -91,11 +91,10 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     row_ms = quantized(row_ms + (unit_ms + widest_ms) * np.maximum(more, 0.0)) if more.any() else row_ms
     even_units = float(pricing.units.sum()) / len(memory)
     # Both widths stay the same while plans change: else a descent could go round in circles.
-    softness = max(pricing.softness, 1e-6)
     return LinearModel(
         shards.first, pricing.units, row_ms, shards.bytes, memory, device_ms - free_ms, shared_ms,
         unit_ms, widest_ms, floor,
-        soft_ms=softness * (even_ms + unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
+        soft_ms=SOFTNESS * (even_ms + unit_ms * even_units) + 1e-12, soft_units=SOFTNESS * even_units,
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,11 +12,9 @@ from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import LARGE, LinearModel, Placement, overflow, price, value
 from neuroshard.plus.moves import DRAWS_PER_TABLE, Shortlist, best_moves, descend, givers, kick_and_descend
 from neuroshard.plus.pricing import Pricing
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError
 from shardgym.evaluation.incumbent import Budget
 
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
@@ -36,33 +33,14 @@ _STEPS = 64
 #: Random moves that are priced together, and such samples in succession that may bring nothing.
 _SAMPLE = 64
 _VAIN_SAMPLES = 4
+#: Tables that a kick takes off, cuts anew and places again at most.
+_KICK_MOVES = 4
+#: Moves of a device that are priced exactly.
+_SHORTLIST = 8
+#: Most loaded devices that are tried before a plan counts as done.
+_SOURCES = 2
 #: A move by exact prices has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-4
-
-
-@dataclass(frozen=True)
-class PlusSettings:
-    """Constants of the search, explained in `NeuroShardPlus`.
-
-    Raises:
-        InputError: a value is out of range or of another type.
-    """
-
-    kicks: int | None = None
-    kick_moves: int = 4
-    shortlist: int = 8
-    sources: int = 2
-    softness: float = 0.005
-    queries: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("kicks", 0), ("kick_moves", 1), ("shortlist", 1), ("sources", 1), ("queries", 1)):
-            value = getattr(self, name)
-            if value is not None or name not in ("kicks", "queries"):
-                check_int(name, value, least)
-        soft = self.softness
-        if isinstance(soft, bool) or not isinstance(soft, int | float) or not 0 <= soft < math.inf:
-            raise InputError(f"softness {soft!r} is not a number from 0 on")
 
 
 class Allocation:
@@ -124,30 +102,28 @@ class IteratedLocalSearch:
 
     Args:
         pricing: of the task.
-        settings: how thoroughly.
+        kicks: see `NeuroShardPlus`.
         budget: of time; may run out in the middle.
         rng: of the kicks.
         found: called with every start and every local optimum that memory allows.
-        nested: whether a search with fewer kicks is the beginning of one with more, so that more are never worse.
 
     Attributes:
         pricing: as given.
     """
 
     def __init__(
-        self, pricing: Pricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
-        found: Callable[[Allocation], None], *, nested: bool = True,
+        self, pricing: Pricing, kicks: int | None, budget: Budget, rng: np.random.Generator,
+        found: Callable[[Allocation], None],
     ) -> None:  # fmt: skip
         self.pricing = pricing
-        self._settings = settings
+        self._kicks = kicks
         self._budget = budget
         self._rng = rng
         self._found = found
         size = pricing.shards.task.num_devices + pricing.shards.task.num_tables
         self._round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(size, _LARGE))
-        self._nested = nested
         self._first_move = Shortlist.of_length(1)
-        self._best_moves = Shortlist.of_length(settings.shortlist)
+        self._best_moves = Shortlist.of_length(_SHORTLIST)
 
     def starts(self, model: LinearModel) -> list[Ints]:
         """Descend by a model from the most promising of all constructed placements; return those that memory allows."""
@@ -162,11 +138,6 @@ class IteratedLocalSearch:
         for _, placement in ranked:
             self._descend(model, placement)
         return [placement.units for _, placement in ranked if not overflow(model, placement)]
-
-    def run(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
-        """Descend by exact prices from starts, and kick the best result; return the best. Arguments as `descended`."""
-        best = self.kicked(model, self.sampled(self.descended(model, starts)))
-        return self.kicked_on(model, best)
 
     def descended(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
         """Descend by exact prices from starts; return the best result.
@@ -187,10 +158,9 @@ class IteratedLocalSearch:
         Raises:
             OutOfTime: the budget is spent.
         """
-        kicks = self._settings.kicks
-        if kicks is None:
+        if self._kicks is None:
             return self._kicked(model, best, _DEFAULT_KICKS, _MOST_MOVES)
-        return self._kicked(model, best, kicks, math.inf)
+        return self._kicked(model, best, self._kicks, math.inf)
 
     def kicked_on(self, model: LinearModel, best: Allocation) -> Allocation:
         """Do so for as long as there is time and kicks bring anything, unless their number is set, or time unlimited.
@@ -198,7 +168,7 @@ class IteratedLocalSearch:
         Raises:
             OutOfTime: the budget is spent.
         """
-        if self._settings.kicks is not None or not self._budget.limited:
+        if self._kicks is not None or not self._budget.limited:
             return best
         return self._kicked(model, best, math.inf, math.inf)
 
@@ -224,22 +194,21 @@ class IteratedLocalSearch:
     def _kick(self, model: LinearModel, best: Allocation, count: int) -> tuple[Allocation, int]:
         """Kick by the model; return what that leads to by exact prices, and how many moves were looked at.
 
-        Nested, all numbers of a round are drawn, whatever is better by the model is reported, and only what a whole
-        round leads to is improved by exact prices.
+        All numbers of a round are drawn, whatever is better by the model is reported, and only what a whole round leads
+        to is improved by exact prices. So a search with fewer kicks is the beginning of one with more, which is never
+        worse.
         """
         self._budget.check()
         exact_here = corrected(model, best)
         placement = self._priced(exact_here, best.units)
-        whole_round = self._round_kicks if self._nested else count
-        draws = self._rng.random((whole_round, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))[:count]
-        better, looked_at = kick_and_descend(exact_here, placement, draws, self._settings.sources, self._first_move)
+        draws = self._rng.random((self._round_kicks, 1 + DRAWS_PER_TABLE * _KICK_MOVES))[:count]
+        better, looked_at = kick_and_descend(exact_here, placement, draws, _SOURCES, self._first_move)
         if not better:
             return best, looked_at
         others = [Allocation(self.pricing, units) for units in better]
-        if self._nested:
-            for other in others:
-                self._found(other)
-        if count == whole_round:
+        for other in others:
+            self._found(other)
+        if count == self._round_kicks:
             return self.sampled(self._polish(model, others[-1])), looked_at
         return others[-1], looked_at
 
@@ -248,7 +217,7 @@ class IteratedLocalSearch:
         finished = False
         while not finished:
             self._budget.check()
-            finished, _ = descend(model, placement, self._settings.sources, self._first_move, _STEPS)
+            finished, _ = descend(model, placement, _SOURCES, self._first_move, _STEPS)
 
     def _polish(self, model: LinearModel, allocation: Allocation) -> Allocation:
         """Make moves by exact prices, the best of those that the model likes best, as long as they bring anything."""
@@ -258,7 +227,7 @@ class IteratedLocalSearch:
             better = None
             exact_here = corrected(model, allocation)
             placement = self._priced(exact_here, allocation.units)
-            for giver in givers(exact_here, placement, self._settings.sources).tolist():
+            for giver in givers(exact_here, placement, _SOURCES).tolist():
                 self._budget.check()
                 better = self._best_move(exact_here, placement, giver, allocation)
                 if better is not None:
@@ -309,24 +278,6 @@ class IteratedLocalSearch:
         placement.units[:] = units
         price(model, placement)
         return placement
-
-
-def compile_search() -> None:
-    """Call all compiled code once, with two tables and two devices."""
-    two = np.array([2, 2])
-    rows = np.arange(6.0) % 3
-    model = LinearModel(
-        np.array([0, 3]), two, rows, rows.astype(np.int64), np.array([9, 9]), np.zeros(2), np.zeros(2),
-        0.1, 0.1, 1, 0.1, 0.1
-    )  # fmt: skip
-    shortlist = Shortlist.of_length(1)
-    for placement in constructed(model):
-        if value(model, placement) + overflow(model, placement) < math.inf:
-            descend(model, placement, 1, shortlist, 1)
-    draws = np.full((1, 1 + DRAWS_PER_TABLE), 0.5)
-    kick_and_descend(model, placement, draws, 1, shortlist)
-    best_moves(model, placement, int(givers(model, placement, 1)[0]), shortlist)
-    price(model, placement)
 
 
 def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Generator) -> Ints:

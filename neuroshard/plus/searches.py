@@ -1,8 +1,7 @@
-"""Searches of NeuroShardPlus: by exact prices of an additive cost, and by estimates that evaluated plans correct."""
+"""The search of NeuroShardPlus from plan to plan: over columns, and over what devices share beside them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -14,10 +13,10 @@ from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
 from neuroshard.plus.kinds import shared_for_room, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
-from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings
+from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.moving import Moving
 from neuroshard.plus.nodes import Nodes
-from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Shared, places_of
 from neuroshard.shard_table import ShardTable, units_of
 from shardgym.arrays import Ints
@@ -26,14 +25,8 @@ from shardgym.evaluation.incumbent import Budget, Incumbent
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
-#: Plans that a cost model which is not additive evaluates, without a limit of time.
-_DEFAULT_QUERIES = 32
-#: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
-_PLANS_PER_QUERY = 8
 #: Choices of tables to share that are searched from, besides none.
 _WAYS = 5
-#: Kicks between queries.
-_KICKS_PER_QUERY = 16
 
 #: Makes the plan of all groups from the shards of the first one.
 InGroups = Callable[[Iterable[Shard]], ShardingPlan]
@@ -75,7 +68,7 @@ class ExactSearch:
     Args:
         pricing: of the task, where nothing is shared.
         forms: in which tables can be shared.
-        settings: how thoroughly.
+        kicks: of the search, see `NeuroShardPlus`.
         budget: of time.
         seed: of the kicks.
         incumbent: is told of every plan.
@@ -83,12 +76,12 @@ class ExactSearch:
     """
 
     def __init__(
-        self, pricing: ExactPricing, forms: Sequence[Sequence[Form]], settings: PlusSettings, budget: Budget, seed: int,
+        self, pricing: Pricing, forms: Sequence[Sequence[Form]], kicks: int | None, budget: Budget, seed: int,
         incumbent: Incumbent, in_groups: InGroups | None = None,
     ) -> None:  # fmt: skip
         self._pricing = pricing
         self._forms = forms
-        self._settings = settings
+        self._kicks = kicks
         self._budget = budget
         self._seed = seed
         self._incumbent = incumbent
@@ -189,7 +182,7 @@ class ExactSearch:
     def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
         """Return the search over the columns of the tables that are not shared."""
         rng = np.random.default_rng(self._seed)
-        return IteratedLocalSearch(self._pricing.beside(shared), self._settings, self._budget, rng, self.found)
+        return IteratedLocalSearch(self._pricing.beside(shared), self._kicks, self._budget, rng, self.found)
 
     def _descended(self, shared: Shared) -> Allocation | None:
         """Return what a descent leads to; None where columns find no room."""
@@ -256,60 +249,3 @@ def _nearer(search: IteratedLocalSearch, best: Allocation) -> Allocation:
             best = better(units)
         improved = best is not before
     return best
-
-
-class EstimateSearch:
-    """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again."""
-
-    def __init__(
-        self, pricing: EstimatedPricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
-        incumbent: Incumbent,
-    ) -> None:  # fmt: skip
-        self._pricing = pricing
-        self._budget = budget
-        self._incumbent = incumbent
-        kicks = _KICKS_PER_QUERY if settings.kicks is None else settings.kicks
-        settings = dataclasses.replace(settings, kicks=kicks)
-        # A step more here would be a plan less that is evaluated, so that there is nothing to nest.
-        self._search = IteratedLocalSearch(pricing, settings, budget, rng, self._found, nested=False)
-        default = math.inf if budget.limited else _DEFAULT_QUERIES
-        self._queries_left = default if settings.queries is None else settings.queries
-        # Allocations by what they hold: found and not evaluated yet, and evaluated.
-        self._candidates: dict[bytes, Allocation] = {}
-        self._evaluated: set[bytes] = set()
-
-    def run(self) -> None:
-        """Search until queries are used up or nothing new comes up.
-
-        Raises:
-            OutOfTime: the budget is spent.
-            NoFeasiblePlanError: no packing was found.
-        """
-        shards = self._pricing.shards
-        while self._queries_left:
-            model = linear_model(self._pricing, [])
-            starts = starts_of(self._search, model, shards, self._incumbent)
-            self._search.run(model, starts)
-            if not self._candidates:
-                return
-            promising = sorted(self._candidates.values(), key=self._expected_ms)
-            self._evaluate([allocation.units for allocation in promising])
-
-    def _found(self, allocation: Allocation) -> None:
-        """Remember an allocation that has not been evaluated."""
-        key = allocation.units.tobytes()
-        if key not in self._evaluated:
-            self._candidates[key] = allocation
-
-    def _expected_ms(self, allocation: Allocation) -> float:
-        return allocation.total_ms + self._pricing.moving_ms(allocation.units)
-
-    def _evaluate(self, candidates: list[Ints]) -> None:
-        """Evaluate the first candidates and learn from what they cost; the others are forgotten."""
-        self._budget.check()
-        chosen = candidates[: int(min(self._queries_left, _PLANS_PER_QUERY))]
-        costs = self._incumbent.offer(*(self._pricing.plan(units) for units in chosen))
-        self._pricing.learn(chosen, costs)
-        self._queries_left -= len(chosen)
-        self._evaluated |= {units.tobytes() for units in chosen}
-        self._candidates.clear()

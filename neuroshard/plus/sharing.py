@@ -24,11 +24,10 @@ from shardgym.tasks.task import ShardingTask
 SharedType = Literal["row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARED_TYPES: tuple[str, ...] = get_args(SharedType)
 #: Kernels with their cache load factors that tables cut by rows over devices may have besides `fused`.
-_CACHES = (6, 4, 2, 1)
 _HOST_KERNELS: tuple[tuple[ComputeKernel, float], ...] = (
-    ("fused_uvm", 0.0), *(("fused_uvm_caching", 2.0**-n) for n in _CACHES),
-)  # fmt: skip
-_SSD_KERNELS: tuple[tuple[ComputeKernel, float], ...] = tuple(("key_value", 2.0**-n) for n in _CACHES)
+    ("fused_uvm", 0.0),
+    *(("fused_uvm_caching", 2.0**-n) for n in (6, 4, 2, 1)),
+)
 
 
 class Form(NamedTuple):
@@ -40,7 +39,6 @@ class Form(NamedTuple):
         vectors: what it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
         bytes: what it takes on these devices, shape (n,).
         host_bytes: what it takes in the memory of their hosts, shape (n,).
-        ssd_bytes: what it takes on their SSDs, shape (n,).
         compute_kernel: which memory its rows are in, see `Shard`.
         cache_load_factor: likewise.
     """
@@ -50,7 +48,6 @@ class Form(NamedTuple):
     vectors: Floats
     bytes: Ints
     host_bytes: Ints
-    ssd_bytes: Ints
     compute_kernel: ComputeKernel = "fused"
     cache_load_factor: float = 0.0
 
@@ -119,9 +116,8 @@ def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
 
 
 def forms_of(
-    task: ShardingTask, costs: AdditiveCosts, kinds: Container[str], *, in_host: bool = False,
-    on_ssd: Container[str] = (),
-) -> list[list[Form]]:  # fmt: skip
+    task: ShardingTask, costs: AdditiveCosts, kinds: Container[str], *, in_host: bool = False
+) -> list[list[Form]]:
     """Return the ways to share each table, none of which takes more than some device has.
 
     Args:
@@ -129,7 +125,6 @@ def forms_of(
         costs: of its shards.
         kinds: TorchRec's sharding types that there may be.
         in_host: whether rows may be in the memory of hosts, with caches of some sizes.
-        on_ssd: names of tables whose rows may be on SSDs, and not in the memory of hosts.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     several = has_domains(task)
@@ -147,12 +142,11 @@ def forms_of(
                 ways.append((n, "grid_shard", of_node * (devices // domain)))
         ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
     ways = [way for way in ways if way[1] in kinds]
-    elsewhere = _HOST_KERNELS if in_host else ()
     ways += [
         (n, kind, [key._replace(compute_kernel=kernel, cache_load_factor=share) for key in of_way])
         for n, kind, of_way in ways
         if kind != "data_parallel"
-        for kernel, share in (_SSD_KERNELS if task.tables[n].name in on_ssd else elsewhere)
+        for kernel, share in (_HOST_KERNELS if in_host else ())
     ]
     keys = list(dict.fromkeys(key for _, _, of_way in ways for key in of_way))
     if not keys:
@@ -161,7 +155,6 @@ def forms_of(
     sizes = np.array([piece_bytes(task, key) for key in keys], dtype=np.int64)
     others = [_shard_of(task, key) if key.compute_kernel != "fused" else None for key in keys]
     on_host = np.array([0 if shard is None else shard.host_bytes(task) for shard in others], dtype=np.int64)
-    on_ssds = np.array([0 if shard is None else shard.ssd_bytes(task) for shard in others], dtype=np.int64)
     number = {key: n for n, key in enumerate(keys)}
     most = max(task.capacity_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
@@ -172,7 +165,7 @@ def forms_of(
             # Replicas are the same everywhere: one vector is enough for all devices.
             alike = np.broadcast_to(vectors[rows[0]], (len(rows), vectors.shape[1]))
             of_devices = alike if kind == "data_parallel" else vectors[rows]
-            found[n].append(Form(n, kind, of_devices, sizes[rows], on_host[rows], on_ssds[rows], *kernel))
+            found[n].append(Form(n, kind, of_devices, sizes[rows], on_host[rows], *kernel))
     return found
 
 

@@ -10,29 +10,31 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard.packing import pack_units
-from neuroshard.plus.form_arrays import compile_choices
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
-from neuroshard.plus.local_search import Allocation, PlusSettings, compile_search
-from neuroshard.plus.nodes import compile_packing
-from neuroshard.plus.pricing import EstimatedPricing, ExactPricing
-from neuroshard.plus.searches import EstimateSearch, ExactSearch, InGroups, moving_from
+from neuroshard.plus.local_search import Allocation
+from neuroshard.plus.nodes import packed
+from neuroshard.plus.pricing import Pricing
+from neuroshard.plus.searches import ExactSearch, InGroups, moving_from
 from neuroshard.plus.sharing import SHARED_TYPES, forms_of
 from neuroshard.plus.tiered_pricing import TieredPricing
 from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver, NeuroShard
-from neuroshard.ssd_tables import ssd_choices
-from shardgym.arguments import check_instance, check_list
+from shardgym.arguments import check_instance, check_int, check_list
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.incumbent import Budget, Incumbent
 from shardgym.plans.feasibility import room_advice
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import short_repr
+from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask, exact_bytes
+from shardgym.tasks.topology import Topology
 
+#: What calls everything there is to compile.
+_TWO_TABLES = (EmbeddingTable("narrow", 64, 16, pooling_factor=8.0), EmbeddingTable("wide", 256, 32))
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8
 
@@ -40,11 +42,11 @@ _TIGHT = 0.8
 class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, and over the tables that devices share.
 
-    With an additive cost, a table may be cut by rows over all devices, over those of one node, or, cut by columns
-    first, over those of each node; or be replicated. `averages.py` and `kinds.py` choose which, and `nodes.py` which
-    node has what single nodes hold. The plan is never worse than what columns alone lead to. Where a task allows groups
-    of 2D parallelism, their size is chosen, too. Simulators price no replicas. With other costs, tables are cut by
-    columns alone.
+    A table may be cut by rows over all devices, over those of one node, or, cut by columns first, over those of each
+    node; or be replicated. `choices.py` and `kinds.py` choose which, and `nodes.py` which node has what single nodes
+    hold. The plan is never worse than what columns alone lead to. Where a task allows groups of 2D parallelism, their
+    size is chosen, too. Simulators price no replicas. The cost must be additive: with measured ones, measure the plans
+    that others lead to (`measured_rerank`).
 
     Where tables take more than 80 % of the memory of devices, hosts have memory, and the cost prices it, each device
     keeps the rows that save the most time per byte (`tiers.py`); the others are read from the host, through a cache
@@ -55,15 +57,7 @@ class NeuroShardPlus(ColumnSolver):
 
     Args:
         kicks: how often the best plan is disturbed and improved again. When None: until the time limit where there is
-            one, else 128 times or until two million moves were looked at; with costs that are not additive 16 times
-            between queries.
-        kick_moves: tables that a kick takes off, cuts anew and places again at most.
-        shortlist: moves of a device that are priced exactly.
-        sources: most loaded devices that are tried before a plan counts as done.
-        softness: width of the soft maximum, as a share of what devices take on average.
-        queries: plans that cost models which are not additive evaluate at most. When None: 32 without a time limit, any
-            number with one.
-        keep_on_interrupt: return the best plan so far on Ctrl-C, instead of passing the interrupt on.
+            one, else 128 times or until two million moves were looked at.
         sharding_types: what tables may be besides `table_wise`, `column_wise` and `table_column_wise`, by TorchRec's
             names: some of `row_wise`, `table_row_wise`, `grid_shard`, `data_parallel`.
         row_cuts: whether popular rows of a shard may be in the memory of its device and the others in that of its host,
@@ -75,42 +69,41 @@ class NeuroShardPlus(ColumnSolver):
     """
 
     def __init__(
-        self, kicks: int | None = None, kick_moves: int = 4, shortlist: int = 8, sources: int = 2,
-        softness: float = 0.005, queries: int | None = None, keep_on_interrupt: bool = False,
-        sharding_types: Sequence[str] = SHARED_TYPES, row_cuts: bool = True,
-    ) -> None:  # fmt: skip
+        self, kicks: int | None = None, *, sharding_types: Sequence[str] = SHARED_TYPES, row_cuts: bool = True
+    ) -> None:
         check_instance("row_cuts", row_cuts, bool)
         self.row_cuts = row_cuts
-        self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
-        check_instance("keep_on_interrupt", keep_on_interrupt, bool)
-        if keep_on_interrupt:
-            self._ends = (OutOfTime, KeyboardInterrupt)
+        self.kicks = None if kicks is None else check_int("kicks", kicks, 0)
         self.sharding_types = tuple(check_list("sharding_types", sharding_types, "names of sharding types"))
         for name in self.sharding_types:
             if name not in SHARED_TYPES:
                 known = ", ".join(SHARED_TYPES)
                 raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
 
+    def check_ready(self, cost: CostModel) -> None:
+        """Raise `InputError` where the cost does not add up over shards."""
+        if cost.additive() is None:
+            raise InputError(
+                f"neuroshard_plus needs a cost that adds up over shards, and '{cost.name}' does not: plan with "
+                "'simulator', 'roofline' or 'gpu', or have measured_rerank measure plans that were made so"
+            )
+
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:
         """See `ColumnSolver`."""
-        topology = task.topology
-        return cost.host_memory and topology != topology.devices_alone and cost.additive() is not None
+        return cost.host_memory and task.topology.host_memory_bytes > 0
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search, and NeuroShard's, which gives plans to start from."""
         NeuroShard().warm_up(task, cost)
-        compile_search()
-        compile_packing()
-        compile_choices()
+        topology = Topology(num_devices=4, memory_bytes=2**20, fast_domain_size=2)
+        NeuroShardPlus(kicks=1).solve(ShardingTask(_TWO_TABLES, topology, batch_size=8), make_cost("roofline"))
+        packed(np.ones((2, 3)), np.zeros((2, 3)), np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
-        """Search with exact prices where the cost model is additive, else with estimates that are corrected."""
+        """See `ColumnSolver`; first as published, where that runs compiled, as over a simulator."""
+        self.check_ready(cost)
         costs = cost.additive()
-        if costs is None:
-            estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
-            estimate.moving = moving_from(shards, incumbent)
-            EstimateSearch(estimate, self.settings, budget, np.random.default_rng(seed), incumbent).run()
-            return
+        assert costs is not None
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
         task = shards.task
@@ -138,11 +131,11 @@ class NeuroShardPlus(ColumnSolver):
         task = shards.task
 
         def search_on(shards: ShardTable, costs: AdditiveCosts, place: InGroups | None) -> ExactSearch:
-            pricing = ExactPricing(shards, costs, self.settings.softness)
+            pricing = Pricing(shards, costs)
             if place is None:
                 pricing.moving = moving_from(shards, incumbent)
             forms = forms_of(shards.task, costs, kinds)
-            return ExactSearch(pricing, forms, self.settings, budget, seed, incumbent, place)
+            return ExactSearch(pricing, forms, self.kicks, budget, seed, incumbent, place)
 
         best = search_on(shards, costs, None)
         # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
@@ -159,40 +152,32 @@ class NeuroShardPlus(ColumnSolver):
         self, task: ShardingTask, costs: AdditiveCosts, kinds: set[str], seed: int, budget: Budget,
         incumbent: Incumbent,
     ) -> None:  # fmt: skip
-        """Search with rows in the memory of devices and hosts, and on SSDs; first comes a plan by memory alone.
+        """Search with rows in the memory of devices and hosts; first comes a plan by memory alone.
 
         Raises:
             OutOfTime: the budget is spent.
             NoFeasiblePlanError: no packing was found, or none for which hosts have room.
         """
-        in_host = task.topology.host_memory_bytes > 0
-        # The first plan says little of others where tables may also go to SSDs: a full device can be paid for there.
-        first_is_enough = not task.topology.ssd_bytes
-        for on_ssd in ssd_choices(task, costs):
-            forms = forms_of(task, costs, kinds, in_host=in_host, on_ssd=on_ssd)
-            splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts, on_ssd=on_ssd)
-            # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
-            uncached = [
-                [split for split in of_table if split.shards[0].compute_kernel != "fused_uvm_caching"]
-                for of_table in splits
-            ]
-            for of_tables in (splits, uncached):
-                shards = TieredShards(task, costs, of_tables)
-                pricing = TieredPricing(shards, costs, self.settings.softness, alike=not self.row_cuts)
-                search = ExactSearch(pricing, forms, self.settings, budget, seed, incumbent)
-                with contextlib.suppress(NoFeasiblePlanError):
-                    search.found(Allocation(pricing, pack_units(shards)))
-                # Other tables on SSDs may still lead to a plan.
-                with contextlib.suppress(NoFeasiblePlanError):
-                    search.run()
-                if incumbent.cost_ms < math.inf and first_is_enough:
-                    return
-        if incumbent.cost_ms < math.inf:
-            return
-        ssds = f" and the SSDs {exact_bytes(task.topology.ssd_bytes, '')}" if task.topology.ssd_bytes else ""
+        forms = forms_of(task, costs, kinds, in_host=True)
+        splits = splits_of(task, costs, in_host=True, row_cuts=self.row_cuts)
+        # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
+        uncached = [
+            [split for split in of_table if split.shards[0].compute_kernel != "fused_uvm_caching"]
+            for of_table in splits
+        ]
+        for of_tables in (splits, uncached):
+            shards = TieredShards(task, costs, of_tables)
+            pricing = TieredPricing(shards, costs, alike=not self.row_cuts)
+            search = ExactSearch(pricing, forms, self.kicks, budget, seed, incumbent)
+            with contextlib.suppress(NoFeasiblePlanError):
+                search.found(Allocation(pricing, pack_units(shards)))
+            with contextlib.suppress(NoFeasiblePlanError):
+                search.run()
+            if incumbent.cost_ms < math.inf:
+                return
         raise NoFeasiblePlanError(
-            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each{ssds}, "
-            f"and no room for the rows for which devices have none; {room_advice(task)}"
+            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
+            f"no room for the rows for which devices have none; {room_advice(task)}"
         )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:

@@ -1,10 +1,10 @@
-"""Pricing where rows may be in the memory of hosts or on SSDs: devices fill their own with what saves the most time."""
+"""Pricing where rows may be in the memory of hosts: devices fill their own with what saves the most time."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.plus.pricing import ExactPricing, Pricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.tiers import TieredShards, fill_devices, sums_of_moves
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -13,7 +13,7 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
 
-class TieredPricing(ExactPricing):
+class TieredPricing(Pricing):
     """Pricing by an additive cost model of columns whose rows are split as `TieredShards` says.
 
     Memory of a device has a price, `byte_ms`: what the last byte saves if all tables share the memory of all devices.
@@ -23,7 +23,6 @@ class TieredPricing(ExactPricing):
     Args:
         shards: of the task.
         costs: of the cost model.
-        softness: see `Pricing`.
         alike: whether all shards of a table are split in the same way, as TorchRec has one kernel for each table.
 
     Raises:
@@ -32,15 +31,13 @@ class TieredPricing(ExactPricing):
 
     shards: TieredShards
 
-    def __init__(self, shards: TieredShards, costs: AdditiveCosts, softness: float, *, alike: bool) -> None:
-        self.costs = costs
-        self._task = costs.add_task(shards.task)
+    def __init__(self, shards: TieredShards, costs: AdditiveCosts, *, alike: bool) -> None:
         self._alike = alike
         price = _price_of_memory(shards)
         typical = shards.first_way.copy()
         for _ in range(int(shards.ways.max()) - 1):
             typical = np.where(shards.gain[typical] > price, typical + 1, typical)
-        Pricing.__init__(self, shards, shards.way_vectors[typical], softness)
+        super().__init__(shards, costs, shards.way_vectors[typical])
         self.byte_ms = price
         self.row_bytes = shards.way_bytes[typical]
         topology = shards.task.topology
@@ -80,13 +77,11 @@ class TieredPricing(ExactPricing):
         ways = self.ways(units)
         topology = self.shards.task.topology
         of_hosts = np.where(ways >= 0, self.shards.way_host_bytes[ways], 0).sum(axis=1)
-        on_ssds = np.where(ways >= 0, self.shards.way_ssd_bytes[ways], 0).sum(axis=1)
         for place in self.shared.places.values():
             of_hosts[place.devices] += place.form.host_bytes
-            on_ssds[place.devices] += place.form.ssd_bytes
         on_hosts = np.zeros(topology.num_hosts, dtype=np.int64)
         np.add.at(on_hosts, self._hosts, of_hosts)
-        return bool((on_hosts <= topology.host_memory_bytes).all() and (on_ssds <= topology.ssd_bytes).all())
+        return bool((on_hosts <= topology.host_memory_bytes).all())
 
     def plan(self, units: Ints) -> ShardingPlan:
         """See `Pricing`; columns are handed out from the left, to the lowest device first."""

@@ -39,7 +39,6 @@ class TieredShards(ShardTable):
         way_vectors: what each way adds to the sums of a device, see `AdditiveCosts.vectors`, shape (W, V).
         way_bytes: that each takes in the memory of the device, shape (W,).
         way_host_bytes: likewise of the host.
-        way_ssd_bytes: likewise on the SSD.
         gain: time that the next way of the same row saves per byte of the device's memory, in ms, 0 for the last one,
             shape (W,).
     """
@@ -50,7 +49,7 @@ class TieredShards(ShardTable):
         counts = np.array([len(of_table) for of_table in splits])
         self.ways: Ints = np.where(self.columns > 0, counts[self.tables], 1)
         self.first_way: Ints = np.cumsum(self.ways) - self.ways
-        self.way_bytes, self.way_host_bytes, self.way_ssd_bytes = self._sizes()
+        self.way_bytes, self.way_host_bytes = self._sizes()
         self.bytes = self.way_bytes[self.first_way]
         self.way_vectors: Floats = self._vectors(costs)
         ms = np.zeros(len(self.way_bytes))
@@ -67,9 +66,9 @@ class TieredShards(ShardTable):
         columns = (first_column, first_column + int(self.columns[row]))
         return [shard.with_columns(*columns).on(device) for shard in split.shards]
 
-    def _sizes(self) -> tuple[Ints, Ints, Ints]:
-        """Return what all ways take on the device, its host and its SSD: so much for the shard, and per column."""
-        sizes: Ints = np.zeros((3, int(self.ways.sum())), dtype=np.int64)
+    def _sizes(self) -> tuple[Ints, Ints]:
+        """Return what all ways take on the device and its host: so much for the shard, and per column."""
+        sizes: Ints = np.zeros((2, int(self.ways.sum())), dtype=np.int64)
         for table, of_table in enumerate(self.splits):
             of_unit, of_two = (
                 np.array([self._split_bytes(split, units * COLUMN_UNIT) for split in of_table]) for units in (1, 2)
@@ -78,16 +77,12 @@ class TieredShards(ShardTable):
             units = rows - self.first[table]
             entries = self.first_way[rows][:, None] + np.arange(len(of_table))
             sizes[:, entries] = (of_unit + (units[:, None, None] - 1) * (of_two - of_unit)).transpose(2, 0, 1)
-        return sizes[0], sizes[1], sizes[2]
+        return sizes[0], sizes[1]
 
-    def _split_bytes(self, split: Split, columns: int) -> tuple[int, int, int]:
+    def _split_bytes(self, split: Split, columns: int) -> tuple[int, int]:
         shards = [dataclasses.replace(shard, columns=(0, columns)) for shard in split.shards]
         task = self.task
-        return (
-            sum(shard.bytes(task) for shard in shards),
-            sum(shard.host_bytes(task) for shard in shards),
-            sum(shard.ssd_bytes(task) for shard in shards),
-        )
+        return sum(shard.bytes(task) for shard in shards), sum(shard.host_bytes(task) for shard in shards)
 
     def _vectors(self, costs: AdditiveCosts) -> Floats:
         """Return the vectors of all ways, described together; zeros for empty rows."""

@@ -9,7 +9,7 @@ from test_plus_large import COSTS, task_in_nodes
 from neuroshard.plus.averages import AverageDevices
 from neuroshard.plus.form_arrays import NONE, Changes, Choice, FormArrays, added, least_busy_of_all, placed, sums_after
 from neuroshard.plus.kinds import least_busy
-from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Form, Place, Shared, forms_of, shared
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
@@ -17,10 +17,10 @@ from shardgym.arrays import Floats, Ints
 DEVICES = 32
 
 
-def task_forms() -> tuple[list[Form], FormArrays, ExactPricing]:
+def task_forms() -> tuple[list[Form], FormArrays, Pricing]:
     """Return forms of tables on four nodes, the same as arrays, and prices."""
     task, costs = task_in_nodes(DEVICES, interval=None), COSTS["gpu"].additive()
-    pricing = ExactPricing(ShardTable(task), costs, 0.0)
+    pricing = Pricing(ShardTable(task), costs)
     forms = [form for of_table in forms_of(task, costs, SHARED_TYPES) for form in of_table]
     shape = DEVICES, pricing.vectors.shape[1]
     return forms, FormArrays.of(forms, shape, lambda sums: pricing.compute(sums).sum(axis=1)), pricing
@@ -37,7 +37,7 @@ def chosen_at_random(forms: list[Form], tables: int, rng: np.random.Generator) -
 
 
 def plainly_placed(
-    forms: list[Form], now: Shared, changes: Changes, room: Ints, busy_ms: Floats, pricing: ExactPricing
+    forms: list[Form], now: Shared, changes: Changes, room: Ints, busy_ms: Floats, pricing: Pricing
 ) -> Shared | None:
     """Return what is shared after several changes; None where there is no room."""
     room, added_ms, places = room.copy(), np.zeros(DEVICES), []

@@ -12,7 +12,7 @@ from random_tasks import random_task
 
 from neuroshard.plus.kinds import shared_on_average
 from neuroshard.plus.local_search import Allocation
-from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.searches import ExactSearch
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
 from neuroshard.plus.solver import NeuroShardPlus
@@ -56,7 +56,7 @@ def test_an_allocation_costs_what_its_plan_does(name, seed):
     """Tables in any of the forms, the others by columns; and a plan's places are found again."""
     task, cost = task_in_domains(seed), COSTS[name]
     shards, rng = ShardTable(task), np.random.default_rng(seed)
-    pricing = ExactPricing(shards, cost.additive(), 0.0)
+    pricing = Pricing(shards, cost.additive())
     forms = forms_of(task, cost.additive(), SHARED_TYPES)
     places = []
     for of_table in forms:
@@ -179,14 +179,14 @@ def test_a_given_plan_with_shared_tables_is_searched_from():
 def test_what_is_shared_on_average_fits_and_heeds_the_clock():
     task, cost = mixed_task("small", 4, 2), COSTS["gpu"]
     forms = forms_of(task, cost.additive(), SHARED_TYPES)
-    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    pricing = Pricing(ShardTable(task), cost.additive())
     ways = shared_on_average(pricing, forms, Budget())
     assert ways
     assert all(shared.places for shared in ways)
     with pytest.raises(OutOfTime):
         shared_on_average(pricing, forms, Budget(0.0))
     tight = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=(2600,) * 4))
-    for shared in shared_on_average(ExactPricing(ShardTable(tight), cost.additive(), 0.0), forms, Budget()):
+    for shared in shared_on_average(Pricing(ShardTable(tight), cost.additive()), forms, Budget()):
         assert (shared.bytes <= 2600).all()
     sums = sum(place.form.vectors.sum(axis=0) for place in ways[-1].places.values())
     assert quantized(ways[-1].sums.sum(axis=0)) == pytest.approx(quantized(sums), rel=1e-9)

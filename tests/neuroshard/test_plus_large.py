@@ -12,7 +12,7 @@ from neuroshard.plus import averages, kinds, linear_model, local_search, standin
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.nodes import node_prices
-from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.plus.standins import Standins
@@ -36,7 +36,7 @@ def test_an_allocation_in_groups_costs_what_its_plan_does(name):
     group = task_of_group(task, 16)
     shards = ShardTable(group)
     prices = GroupCosts(costs, task, 16)
-    pricing = ExactPricing(shards, prices, 0.0)
+    pricing = Pricing(shards, prices)
     forms = forms_of(group, prices, SHARED_TYPES)
     chosen = []
     for kind in SHARED_TYPES:

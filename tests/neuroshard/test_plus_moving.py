@@ -70,15 +70,6 @@ def test_shared_tables_are_moved_from_and_to(in_use):
     assert total(freely) < total(by_rows)
 
 
-def test_a_cost_that_is_no_sum_pays_too(in_use):
-    class Opaque(type(COST)):
-        def score(self, task, plans):
-            return COST.score(task, plans)
-
-    solver = make_solver("neuroshard_plus", queries=8)
-    assert solver.solve(DRIFTED, Opaque(), initial_plan=in_use, migration_ms_per_byte=1.0) == in_use
-
-
 def test_the_published_search_pays_for_what_it_moves(in_use):
     assert make_solver("neuroshard").solve(DRIFTED, COST, initial_plan=in_use, migration_ms_per_byte=1e-6) == in_use
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from neuroshard.plus.linear_model import linear_model
-from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings
+from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.nodes import Nodes, node_loads, node_prices, packed
-from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Place, forms_of
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
@@ -56,7 +56,7 @@ def task_of_nodes(memory_bytes: int = 2**34) -> ShardingTask:
 
 def all_on_the_first_node(task: ShardingTask, cost) -> Allocation:
     """Return every table cut by rows over the devices of the first node."""
-    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.005)
+    pricing = Pricing(ShardTable(task), cost.additive())
     forms = forms_of(task, cost.additive(), {"table_row_wise"})
     shared = pricing.shared.changed([], [Place(form, 0) for (form,) in forms])
     return Allocation(pricing.beside(shared), np.zeros((task.num_devices, task.num_tables), dtype=np.int64))
@@ -67,7 +67,7 @@ def packed_anew(task: ShardingTask, cost, allocation: Allocation) -> Allocation:
 
     def search_beside(shared):
         rng = np.random.default_rng(0)
-        return IteratedLocalSearch(pricing.beside(shared), PlusSettings(), Budget(None), rng, lambda _: None)
+        return IteratedLocalSearch(pricing.beside(shared), None, Budget(None), rng, lambda _: None)
 
     model = linear_model(pricing, [np.ones_like(allocation.units)])
     return Nodes(task, cost.additive()).packed_anew(allocation, model, search_beside)
@@ -102,7 +102,7 @@ def test_prices_of_nodes_are_what_the_cost_says():
 
 def total_of_columns(task, cost, columns: float) -> float:
     """Return what a step takes in which devices compute nothing, and one node holds so many columns by rows."""
-    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    pricing = Pricing(ShardTable(task), cost.additive())
     loads = np.zeros((1, task.num_devices, LOADS))
     loads[0, :8, DOMAIN_ROW_COLUMNS] = columns / 8
     return float(pricing.totals(np.zeros((1, task.num_devices, 2)), loads)[0])

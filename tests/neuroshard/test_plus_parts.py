@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from random_tasks import random_task
@@ -19,7 +17,7 @@ from neuroshard.plus.linear_model import (
     price,
     value,
 )
-from neuroshard.plus.local_search import Allocation, PlusSettings, corrected, random_moves
+from neuroshard.plus.local_search import Allocation, corrected, random_moves
 from neuroshard.plus.moves import (
     DRAWS_PER_TABLE,
     NONE,
@@ -30,14 +28,16 @@ from neuroshard.plus.moves import (
     kick_and_descend,
     make,
 )
-from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.pricing import SOFTNESS, Pricing, excess
 from neuroshard.plus.searches import examples_of
 from neuroshard.plus.sharing import Place, forms_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import COLUMNS, LOADS, SHARDS
 from shardgym.costs.ties import QUANTUM
-from shardgym.evaluation.incumbent import Budget
+
+#: Describes no shards: vectors are given.
+COSTS = make_cost("roofline").additive()
 
 
 def random_units(shards: ShardTable, rng: np.random.Generator) -> np.ndarray:
@@ -72,14 +72,14 @@ def vectors(shards: ShardTable, ms: np.ndarray) -> np.ndarray:
     return found
 
 
-def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: float = 0.0) -> ByHand:
+def by_hand(widths: list[int], ms: list[float], memory: list[int]) -> ByHand:
     """Tables of 1 row; ms are of whole tables and in proportion for parts."""
     tables = tuple(EmbeddingTable(f"t{n}", 1, width, 1.0) for n, width in enumerate(widths))
     shards = ShardTable(
         ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=tuple(memory)), batch_size=8)
     )
     per_column = np.array(ms) / np.array(widths)
-    return ByHand(shards, vectors(shards, shards.columns * per_column[shards.tables]), softness)
+    return ByHand(shards, COSTS, vectors(shards, shards.columns * per_column[shards.tables]))
 
 
 def test_units_and_plans_say_the_same():
@@ -101,59 +101,35 @@ def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alon
     assert units_of(ShardTable(tall), by_rows) is None
 
 
-@pytest.mark.parametrize("model", ["simulator", "compute_simulator", "roofline", "estimate"])
+@pytest.mark.parametrize("model", ["simulator", "compute_simulator", "roofline"])
 def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, model):
-    """The additive estimate too, once it has learned from some plans of an additive cost; empty devices are free."""
+    """Empty devices are free."""
     simulators = {"simulator": simulator, "compute_simulator": compute_simulator}
     cost, shards = simulators.get(model) or make_cost("roofline"), ShardTable(random_task(5, 9, 3))
-    rng, tolerance = np.random.default_rng(2), 1e-3 if model == "estimate" else 0  # widths are interpolated
+    rng = np.random.default_rng(2)
     units = [random_units(shards, rng) for _ in range(6)]
     units[-1] = np.zeros_like(units[0])
     units[-1][1] = shards.units
     evaluated = cost.evaluate(shards.task, [plan_of_units(shards, one) for one in units])
-    pricing: Pricing = ExactPricing(shards, cost.additive(), 0.0)
-    if model == "estimate":
-        pricing = EstimatedPricing(shards, cost, 0.0, Budget())
-        pricing.learn(units[:3], evaluated[:3])
+    pricing = Pricing(shards, cost.additive())
     for one, answer in zip(units, evaluated, strict=True):
         allocation = Allocation(pricing, one)
-        np.testing.assert_allclose(allocation.compute, answer.per_device[:, [1, 4]], rtol=tolerance, atol=QUANTUM)
-        assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance, abs=2 * QUANTUM)
-        assert allocation.value == allocation.total_ms
-
-
-def test_the_estimate_learns_how_slow_communication_is():
-    """Exchanges that take three times as long as the link model says."""
-
-    class SlowLinks(type(make_cost("roofline"))):
-        def score(self, task, plans):
-            answers = super().score(task, plans)
-            slow = [answer.per_device + answer.per_device[:, [3]] * [0, 0, 2, 2, 0] for answer in answers]
-            return [dataclasses.replace(a, per_device=ms) for a, ms in zip(answers, slow, strict=True)]
-
-    cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)
-    units = random_units(shards, rng)
-    (evaluated,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
-    pricing = EstimatedPricing(shards, cost, 0.0, Budget())
-    loads = pricing.sums(units)[None, :, -LOADS:]
-    before = pricing.totals(np.zeros((1, 3, 2)), loads)
-    pricing.learn([units], [evaluated])
-    assert pricing.totals(np.zeros((1, 3, 2)), loads) == pytest.approx(3 * before)
+        np.testing.assert_allclose(allocation.compute, answer.per_device[:, [1, 4]], rtol=0, atol=QUANTUM)
+        assert allocation.total_ms == pytest.approx(answer.total_ms, rel=0, abs=2 * QUANTUM)
+        more = allocation.value - allocation.total_ms
+        assert more == pytest.approx(excess(allocation.compute.sum(axis=1)[None]), abs=QUANTUM)
 
 
 def test_the_soft_maximum_counts_devices_that_are_not_the_slowest():
-    pricing = by_hand([16], [1.0], [2**20] * 4)
-    compute = np.array([[8.0, 8.0, 8.0, 8.0], [8.0, 1.0, 1.0, 1.0]])
-    assert pricing.excess(compute).tolist() == [0, 0]
-    alike, alone = by_hand([16], [1.0], [2**20] * 4, softness=0.01).excess(compute)
-    assert alike == pytest.approx(0.08 * np.log(4))
+    alike, alone = excess(np.array([[8.0, 8.0, 8.0, 8.0], [8.0, 1.0, 1.0, 1.0]]))
+    assert alike == pytest.approx(8 * SOFTNESS * np.log(4))
     assert alone == pytest.approx(0, abs=1e-9)
 
 
 def model_of(widths: list[int], ms: list[float], memory: list[int], **prices) -> LinearModel:
     """Tables of 1 row by hand; ms are of whole tables and in proportion for parts. Width is for nothing."""
     free = {"unit_ms": 0.0, "widest_ms": 0.0, "floor": 0}
-    return linear_model(by_hand(widths, ms, memory, softness=0.01), [])._replace(**free | prices)
+    return linear_model(by_hand(widths, ms, memory), [])._replace(**free | prices)
 
 
 def placed(model: LinearModel, units) -> Placement:
@@ -176,7 +152,7 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
     """
     task = random_task(3, 12, 4)
     cost = make_cost("roofline", hardware=hardware)
-    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    pricing = Pricing(ShardTable(task), cost.additive())
     model = linear_model(pricing, examples_of(pricing))
     topology = task.topology
     sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
@@ -187,7 +163,7 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
 def test_a_levelled_model_prices_width_from_the_mean_of_what_is_placed_on():
     """Beside replicas of most tables, the floor is that of the others; a lower one stays."""
     task = random_task(3, 12, 4)
-    pricing = ExactPricing(ShardTable(task), make_cost("roofline").additive(), 0.0)
+    pricing = Pricing(ShardTable(task), make_cost("roofline").additive())
     model = linear_model(pricing, examples_of(pricing))
     assert levelled(model).floor == model.floor == int(pricing.shards.units.sum()) // 4
     forms = forms_of(task, pricing.costs, ["data_parallel"])
@@ -202,7 +178,7 @@ def test_a_levelled_model_prices_width_from_the_mean_of_what_is_placed_on():
 def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
     """Fixed times of shards and devices included, for shards of all widths."""
     shards = ShardTable(random_task(5, tables, 3))
-    pricing = ExactPricing(shards, make_cost("roofline").additive(), 0.0)
+    pricing = Pricing(shards, make_cost("roofline").additive())
     model = linear_model(pricing, examples_of(pricing))
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -214,7 +190,7 @@ def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
 
 def test_a_corrected_model_is_exact_at_one_plan(simulator):
     shards = ShardTable(random_task(5, 12, 3))
-    pricing = ExactPricing(shards, simulator.predictor(), 0.0)
+    pricing = Pricing(shards, simulator.predictor())
     model = linear_model(pricing, examples_of(pricing))
     units = random_units(shards, np.random.default_rng(1))
     allocation = Allocation(pricing, units)
@@ -263,7 +239,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     """Exact prices are those of the allocation after the move, for random moves and those of a shortlist."""
     task = random_task(seed, 8, 3, spare=2.5)
     shards, rng = ShardTable(task), np.random.default_rng(seed)
-    pricing = ExactPricing(shards, simulator.predictor(), 0.01)
+    pricing = Pricing(shards, simulator.predictor())
     allocation = Allocation(pricing, random_units(shards, rng))
     model = corrected(linear_model(pricing, examples_of(pricing)), allocation)
     shortlist = Shortlist.of_length(20)
@@ -325,7 +301,7 @@ def test_a_descent_says_that_it_needs_more_moves():
 
 def test_kicks_cut_anew_and_only_what_is_better_stays():
     shards, rng = ShardTable(random_task(2, 12, 3, spare=1.5)), np.random.default_rng(0)
-    model = linear_model(ByHand(shards, vectors(shards, shards.bytes.astype(np.float64)), 0.01), [])
+    model = linear_model(ByHand(shards, COSTS, vectors(shards, shards.bytes.astype(np.float64))), [])
     best = min(constructed(model), key=lambda placement: value(model, placement))
     seen = set()
     for draws in rng.random((30, 1 + 3 * DRAWS_PER_TABLE)):
@@ -356,14 +332,3 @@ def test_a_kick_without_any_room_changes_nothing():
     better, _ = kick_and_descend(model, best, draws, 2, Shortlist.of_length(1))
     assert not better
     assert best.units.tolist() == [[2], [0]]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"kicks": -1}, {"kicks": 1.0}, {"kick_moves": 0}, {"shortlist": 0}, {"sources": True}, {"queries": 0},
-     {"softness": -0.1}, {"softness": float("nan")}, {"softness": "0"}],
-)  # fmt: skip
-def test_plus_settings_out_of_range_are_refused(settings):
-    (name,) = settings
-    with pytest.raises(InputError, match=rf"{name} .* is not a (whole )?number from"):
-        PlusSettings(**settings)

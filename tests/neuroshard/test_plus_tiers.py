@@ -42,7 +42,7 @@ def tiered_task(
 def pricing_of(task: ShardingTask, cost, *, row_cuts: bool = True) -> TieredPricing:
     costs = cost.additive()
     shards = TieredShards(task, costs, splits_of(task, costs, in_host=True, row_cuts=row_cuts))
-    return TieredPricing(shards, costs, 0.0, alike=not row_cuts)
+    return TieredPricing(shards, costs, alike=not row_cuts)
 
 
 def total_ms(task: ShardingTask, plan: ShardingPlan, cost=COSTS["gpu"]) -> float:
@@ -158,73 +158,3 @@ def test_out_of_time_there_is_a_plan_and_a_given_one_is_never_made_worse():
     given = make_solver("recshard").solve(task, COSTS["gpu"])
     solver = NeuroShardPlus(kicks=0)
     assert total_ms(task, solver.solve(task, COSTS["gpu"], initial_plan=given)) <= total_ms(task, given)
-
-
-def with_ssds(task: ShardingTask, share: float = 1.0) -> ShardingTask:
-    ssds = dataclasses.replace(task.topology, ssd_bytes=int(share * task.total_bytes))
-    return dataclasses.replace(task, topology=ssds)
-
-
-@pytest.mark.parametrize("name", COSTS)
-def test_tables_on_ssds_cost_and_take_what_their_plan_does(name):
-    """Columns anywhere, beside a table cut by rows with a cache on each device."""
-    cost = COSTS[name]
-    task = with_ssds(tiered_task(devices=4, host_share=0.0, optimizer="rowwise_adagrad"))
-    every = frozenset(table.name for table in task.tables)
-    costs = cost.additive()
-    splits = splits_of(task, costs, in_host=False, row_cuts=True, on_ssd=every)
-    pricing = TieredPricing(TieredShards(task, costs, splits), costs, 0.0, alike=False)
-    forms = forms_of(task, costs, SHARED_TYPES, in_host=False, on_ssd=every)
-    (form,) = [form for form in forms[0] if form.way == "row_wise key_value 0.25"]
-    beside = pricing.beside(pricing.shared.changed([], [Place(form, 0)]))
-    units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
-    for table in range(1, task.num_tables):
-        units[[table % 4, (table + 1) % 4], table] = 3, pricing.shards.units[table] - 3
-    plan = beside.plan(units)
-    plan.validate(task)
-    assert any(shard.compute_kernel == "key_value" for shard in plan.of_table("t3"))
-    assert Allocation(beside, units).total_ms == pytest.approx(total_ms(task, plan, cost), rel=1e-6, abs=1e-5)
-    (place,) = places_of(task, plan, forms)
-    assert place.form.way == form.way
-    assert beside.has_room(units)
-    used = max(plan.bytes_per_ssd(task))
-    pricing.shards.task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, ssd_bytes=used - 1))
-    assert not beside.has_room(units)
-
-
-@pytest.mark.parametrize(("host_share", "row_cuts"), [(0.0, True), (0.5, True), (0.5, False)])
-def test_ssds_have_what_hosts_have_no_room_for(host_share, row_cuts):
-    task = with_ssds(tiered_task(host_share=host_share, fill=4.0, optimizer="rowwise_adagrad"))
-    plan = NeuroShardPlus(row_cuts=row_cuts).solve(task, COSTS["gpu"])
-    plan.validate(task)
-    assert any(shard.compute_kernel == "key_value" for shard in plan.shards)
-    assert plan.uses_host_memory == (host_share > 0)
-    assert total_ms(task, plan) <= total_ms(task, make_solver("recshard").solve(task, COSTS["gpu"])) * (1 + 1e-9)
-    roomy = with_ssds(tiered_task(fill=4.0, optimizer="rowwise_adagrad"))
-    assert not any(NeuroShardPlus(row_cuts=row_cuts).solve(roomy, COSTS["gpu"]).bytes_per_ssd(roomy))
-
-
-@pytest.mark.parametrize("row_cuts", [True, False])
-def test_which_tables_go_to_ssds_is_searched_and_not_taken_from_the_first_that_fits(row_cuts):
-    tables = tuple(EmbeddingTable(f"t{n}", 40_000_000 * n, 128, 4.0 * n, ids=ZipfIds(s=1.05)) for n in range(1, 5))
-    topology = dataclasses.replace(
-        Topology.preset("dgx-a100", num_devices=2), host_memory_bytes=64 * 2**30, ssd_bytes=2 * 10**12
-    )
-    task = ShardingTask(tables, topology, batch_size=16_384, optimizer="rowwise_adagrad")
-    by_recshard = make_solver("recshard", row_cuts=row_cuts).solve(task, COSTS["gpu"])
-    plan = NeuroShardPlus(row_cuts=row_cuts).solve(task, COSTS["gpu"])
-    assert total_ms(task, plan) <= total_ms(task, by_recshard) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "advice"),
-    [
-        ("exact_sgd", r"larger SSDs \(for tables with rowwise_adagrad or adam; SSDs have none with exact_sgd\)"),
-        ("adam", r"larger SSDs \(optimiser states of all rows on SSDs are in the memory of devices: adam has two"),
-    ],
-)
-@pytest.mark.parametrize("solver", ["neuroshard_plus", "recshard"])
-def test_why_ssds_do_not_help_is_said(optimizer, advice, solver):
-    task = with_ssds(tiered_task(host_share=0.0, fill=4.0, optimizer=optimizer), share=10.0)
-    with pytest.raises(NoFeasiblePlanError, match=advice):
-        make_solver(solver).solve(task, COSTS["gpu"])

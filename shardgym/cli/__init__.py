@@ -42,7 +42,7 @@ ROOT = click.Group(
     [
         checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard,
         run.plot, sweep.sweep_machines, tables.import_tables, torchrec.import_torchrec, checks.check_solver,
-        training.collect, training.pretrain, training.calibrate, training.fit, checks.doctor,
+        training.collect, training.pretrain, training.fit, checks.doctor,
     ],
     no_args_is_help=False,
     help="Benchmark for embedding-table sharding, measured with real kernels.",

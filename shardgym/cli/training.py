@@ -150,42 +150,6 @@ def pretrain(
     return 0
 
 
-@click.command("calibrate", cls=Command)
-@click.option("--out", required=True, type=folder, help="Where measurements and calibration.json go.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Of the simulator (default: those that ship).")
-@json_option
-def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
-    """Fit simulator and roofline to this machine.
-
-    Measures complete steps of 48 plans, which takes minutes, and fits what differs between machines: how fast they
-    compute, read bytes and find rows, and the other work of a step. Costs take the file that is written:
-    simulator,calibration=FOLDER/calibration.json and roofline,calibration=FOLDER/calibration.json. Shown are errors on
-    plans before, and of fits that their tasks were held out of. Stopped at any moment, the same command continues.
-    """
-    from shardgym.training.calibrate import CALIBRATION, calibrate
-
-    with contextlib.redirect_stdout(sys.stderr):
-        found = calibrate(out, weights, progress=not as_json)
-    rows = [
-        {
-            "cost": name,
-            "calibrated": "yes" if of is found.after else "no",
-            "error of compute": f"{100 * agreement.compute_error:.1f} %",
-            "error of the step": f"{100 * agreement.total_error:.1f} %",
-            "predicted / measured": f"{agreement.level:.2f}",
-            "Kendall's tau": f"{agreement.kendall_tau:.2f}",
-        }
-        for name in found.after
-        for of in (found.before, found.after)
-        for agreement in (of[name],)
-    ]
-    table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
-    heading = f"{found.hardware}, {found.plans} plans, each predicted by a fit that its task was held out of:"
-    text = f"{heading}\n\n{table}\n\n{out / CALIBRATION}"
-    answer(as_json, found.to_dict(), text)
-    return 0
-
-
 def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
     def percent(share: float | None) -> str | None:
         return None if share is None else f"{100 * share:.1f} %"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,9 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.calibration import Calibration
-from shardgym.costs.link_model import shipped_model
-from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
-from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
@@ -313,11 +308,9 @@ class RooflineCost(CostModel):
 
     Args:
         hardware: a key of `DEVICES` that replaces the device named by each task's topology.
-        calibration: file of `shardgym calibrate`, for the level of that machine's steps; for tasks on CPU cores.
 
     Raises:
         UnknownNameError: no such device, here or in the topology of a task.
-        InputError: a calibration, and the device of a task is no CPU core.
     """
 
     name = "roofline"
@@ -325,31 +318,23 @@ class RooflineCost(CostModel):
     replicas = True
     unpooled = True
     host_memory = True
+    #: Of the formulas.
+    version = "5"
 
-    def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
+    def __init__(self, hardware: str | None = None) -> None:
         self._override = hardware
         if hardware is not None:
             device_constants(hardware)
-        self._calibration_path = None if calibration is None else str(calibration)
-        self._calibration = None if calibration is None else Calibration.load(Path(calibration))
         self._prices = RooflineCost.additive(self)  # a subclass may offer none
 
     @property
-    def version(self) -> str:  # type: ignore[override]
-        """Version of the formulas, and the digest of a calibration, shortened."""
-        return "5" if self._calibration is None else f"5-{self._calibration.digest[:8]}"
-
-    @property
     def hardware(self) -> str:
-        """Return "roofline", or "roofline-DEVICE" when the device is overridden, or the machine of the calibration."""
-        if self._calibration is not None:
-            return self._calibration.hardware
+        """Return "roofline", or "roofline-DEVICE" when the device is overridden."""
         return "roofline" if self._override is None else f"roofline-{self._override}"
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        given = {"hardware": self._override, "calibration": self._calibration_path}
-        return {name: value for name, value in given.items() if value is not None}
+        return {} if self._override is None else {"hardware": self._override}
 
     def device_of(self, task: ShardingTask) -> DeviceConstants:
         """Return the constants that a task's plans are priced with; raises `UnknownNameError`."""
@@ -357,19 +342,13 @@ class RooflineCost(CostModel):
 
     def additive(self) -> AdditiveRoofline:
         """See `CostModel`."""
-        return AdditiveRoofline(self._override, self._calibration)
+        return AdditiveRoofline(self._override)
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = RooflineCost.additive(self)  # a subclass may offer none
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
-
-    def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
-        """See `CostModel`; a calibration is of steps, which run without groups."""
-        if self._calibration is not None and plan.group_size is not None:
-            return f"calibration: of steps without groups, and the plan has groups of {plan.group_size}: leave it out"
-        return super()._why_not(task, plan)
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""
@@ -381,16 +360,13 @@ class AdditiveRoofline(AdditiveCosts):
 
     Args:
         hardware: as in `RooflineCost`.
-        calibration: likewise.
     """
 
-    def __init__(self, hardware: str | None = None, calibration: Calibration | None = None) -> None:
+    bounded = True
+
+    def __init__(self, hardware: str | None = None) -> None:
         super().__init__(num_latents=3)
         self._override = hardware
-        self._calibration = calibration
-        self.bounded = calibration is None
-        self.groups = calibration is None
-        self._factors = 1.0 if calibration is None else np.array(calibration.roofline)
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`: on GPUs they are."""
@@ -400,8 +376,6 @@ class AdditiveRoofline(AdditiveCosts):
         """See `AdditiveCosts`; an unknown device of the task is an `UnknownNameError`."""
         name = self._override or task.topology.device
         device = self._constants(name)
-        if self._calibration is not None and name != "cpu-core":
-            raise InputError(f"calibration: of a CPU core, and the task's device is '{name}': leave it out")
         number = list(DEVICES).index(name)
         # Of a table that features share, each counts as a shard.
         rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
@@ -434,7 +408,7 @@ class AdditiveRoofline(AdditiveCosts):
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        work_ms = self._factors * sums[..., :2] + self.operator_ms(sums, counts)
+        work_ms = sums[..., :2] + self.operator_ms(sums, counts)
         return np.where(counts[..., None] > 0, work_ms, 0.0)
 
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
@@ -442,21 +416,8 @@ class AdditiveRoofline(AdditiveCosts):
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
         numbers = np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
-        fixed_ms: Floats = self._factors * _FIXED_MS[numbers]
+        fixed_ms: Floats = _FIXED_MS[numbers]
         return fixed_ms
-
-    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
-        """See `AdditiveCosts`; with a calibration, the whole step around the compute."""
-        if self._calibration is None:
-            return super().exchange_of(task, compute_ms, loads)
-        work = step_work(np.array(self._calibration.lines), task, compute_ms, loads)
-        return shipped_model().step_times(task, work, loads)
-
-    def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
-        """See `AdditiveCosts`; with a calibration the step has them already."""
-        if self._calibration is None:
-            return super().replicas_ms(task, loads, groups)
-        return np.zeros(loads.shape[:-1])
 
 
 class _UnlimitedRoofline(AdditiveRoofline):

@@ -118,8 +118,6 @@ PRESETS: dict[str, Counts] = {
         "steps": {"oracle": 250, "test": 85},
     },
     "judge": {"compute": {"judge": 5_000}, "steps": {"judge": 165}},
-    # Of `shardgym calibrate`: nobody learns from it but the calibration.
-    "calibration": {"compute": {}, "steps": {"plans": 12}},
 }
 WIDE_PRESETS = ("oracle", "judge")
 #: The survey of a GPU. There are no complete steps on CUDA: kernels are timed apart, those of complete plans too.

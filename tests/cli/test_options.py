@@ -82,7 +82,7 @@ BY_FILE = "expected module:Class, not a file: drop '.py' and give"
         (["solve", "quick-v1", *SOLVE, "random"],
          "'quick-v1' names no task: expected a task file, or quick-v1/INDEX with INDEX from 0 to 9"),
         (["solve", "task.json", *SOLVE, "random", "--oracle", "roofline,device=cuda"],
-         "cost 'roofline' has no setting 'device': known: calibration, hardware"),
+         "cost 'roofline' has no setting 'device': known: hardware"),
         (["solve", "task.json", *SOLVE, "random", "--time-limit", "inf"],
          "Invalid value for '--time-limit': expected a finite number above 0, got 'inf'; see 'shardgym solve --help'"),
     ],

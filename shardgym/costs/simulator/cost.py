@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import ONE_PLAN, CostModel
-from shardgym.costs.calibration import Calibration
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator.familiarity import Familiarity, task_notes
@@ -40,11 +39,9 @@ class SimulatorCost(CostModel):
             ship with the package when None.
         role: "oracle", or "judge" for the second simulator of another architecture.
         hardware: tag that the weights must have.
-        calibration: file of `shardgym calibrate`, for predictions of that machine.
 
     Raises:
-        InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
-            calibration is of others.
+        InputError: there are no such weights, or they are damaged or of another schema, role or hardware.
     """
 
     name: ClassVar[str] = "simulator"
@@ -56,17 +53,15 @@ class SimulatorCost(CostModel):
         weights: str | Path | None = None,
         role: Role = "oracle",
         hardware: str | None = None,
-        calibration: str | Path | None = None,
     ) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
         self._settings = {
-            "weights": None if weights is None else str(weights), "role": role, "hardware": hardware,
-            "calibration": None if calibration is None else str(calibration),
-        }  # fmt: skip
+            "weights": None if weights is None else str(weights),
+            "role": role,
+            "hardware": hardware,
+        }
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
-        if calibration is not None:
-            self._weights = self._weights.calibrated(Calibration.load(Path(calibration)))
         # Built by the first prediction: a run that scores with another cost only needs the weights checked.
         self._predictor: Predictor | None = None
 

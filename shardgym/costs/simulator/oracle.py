@@ -24,7 +24,6 @@ from typing import ClassVar
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.calibration import Calibration, kinds_of_work
 from shardgym.costs.simulator.features import RISING, SHARD_FEATURES, WORK_NAMES, Groups, Shards, shard_features, work
 from shardgym.costs.simulator.network import (
     CONTEXTS,
@@ -220,20 +219,16 @@ class OracleNetworks:
     Args:
         params: of the networks, see `Weights`.
         context: that is predicted, a number in `CONTEXTS`.
-        calibration: to another machine.
 
     Attributes:
         encoded_shape: K latents.
     """
 
-    def __init__(self, params: Params, context: int, calibration: Calibration | None = None) -> None:
+    def __init__(self, params: Params, context: int) -> None:
         self.encoded_shape: tuple[int, ...] = len(params["encoder.0.weight"]), ComputeNet.LATENT
         params = in_context(params, context)
         self._ensemble = ComputeNet(params)
         self._best = ComputeNet(member(params, 0))
-        self._factors: Floats | None = None
-        if calibration is not None:
-            self._factors = np.array([calibration.forward, calibration.backward]).T
 
     def encode(self, shards: Shards) -> Floats:
         """Return the latents of all members, shape (S, K, 32)."""
@@ -245,15 +240,8 @@ class OracleNetworks:
         # The largest array of all; its memory serves what follows.
         del encoded
         log_ms = self._ensemble.head(np.swapaxes(sums, 0, 1))
-        return ComputeTimes(self._on_this_machine(sums[:, 0], np.exp(log_ms[0])), disagreement(log_ms))
+        return ComputeTimes(np.exp(log_ms[0]), disagreement(log_ms))
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms from added latents of the best member, (G, 32) to (G, 2)."""
-        return self._on_this_machine(sums, np.exp(self._best.head(sums)))
-
-    def _on_this_machine(self, sums: Floats, ms: Floats) -> Floats:
-        """Return the times of the machine that a calibration is of, (G, 32) and (G, 2) to (G, 2)."""
-        if self._factors is None:
-            return ms
-        work = sums[:, ComputeNet.TIMES : ComputeNet.TIMES + ComputeNet.WORK] * self._best.fixed("work_unit")
-        return np.asarray(ms * np.exp(kinds_of_work(work, ms) @ self._factors), dtype=np.float64)
+        return np.asarray(np.exp(self._best.head(sums)), dtype=np.float64)

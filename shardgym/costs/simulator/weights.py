@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -13,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.calibration import Calibration
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.simulator.judge import FIXED_NAMES, PHASES, TREE_NAMES, JudgeTrees
 from shardgym.costs.simulator.network import CONTEXTS, Params
@@ -64,7 +62,6 @@ class Weights:
         spread_limit: largest disagreement of the members on compute times of contents they had not seen.
         lines: ms of the other parts of a step by `LINES` and `AMOUNTS`, shape (5, 4); None for kernels alone.
         links: prices exchanges; None for latencies and bandwidths of the topology alone.
-        calibration: to another machine; None for the one that was measured. It is not part of the file.
         digest: SHA-256 of the file; "" before it is saved.
     """
 
@@ -78,29 +75,12 @@ class Weights:
     spread_limit: float
     lines: Floats | None = None
     links: LinkModel | None = None
-    calibration: Calibration | None = None
     digest: str = field(default="", compare=False)
 
     @property
     def version(self) -> str:
-        """Version of a cost model with these weights: their digest, shortened, and that of a calibration."""
-        return self.digest[:12] + (f"-{self.calibration.digest[:8]}" if self.calibration is not None else "")
-
-    def calibrated(self, calibration: Calibration) -> Weights:
-        """Return the same for another machine.
-
-        Raises:
-            InputError: the calibration belongs to other weights, or these are a judge's or of kernels alone.
-        """
-        if self.role == "judge" or self.lines is None:
-            raise InputError("a calibration is of an oracle that was trained on complete steps, not of these weights")
-        if calibration.weights != self.version:
-            raise InputError(
-                f"calibration: fitted to weights {calibration.weights}, these are {self.version}: run "
-                "'shardgym calibrate' again"
-            )
-        lines = np.array(calibration.lines)
-        return dataclasses.replace(self, hardware=calibration.hardware, lines=lines, calibration=calibration)
+        """Version of a cost model with these weights: their digest, shortened."""
+        return self.digest[:12]
 
 
 def networks_of(weights: Weights, context: int | None = None) -> OracleNetworks | JudgeTrees:
@@ -108,7 +88,7 @@ def networks_of(weights: Weights, context: int | None = None) -> OracleNetworks 
     context = weights.context if context is None else context
     if weights.role == "judge":
         return JudgeTrees(weights.params, context)
-    return OracleNetworks(weights.params, context, weights.calibration)
+    return OracleNetworks(weights.params, context)
 
 
 def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -> Path:

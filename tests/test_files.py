@@ -19,9 +19,9 @@ from shardgym.files import (
     only_writer,
     read_line_file,
     read_lines,
+    read_text,
     write_whole,
 )  # fmt: skip
-from shardgym.records import read_text
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])

@@ -18,7 +18,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from shardgym.errors import InputError
-from shardgym.files import make_folder, read_regular, write_whole
+from shardgym.files import make_folder, read_bytes, write_whole
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 
 WEIGHTS = "weights.safetensors"
@@ -195,7 +195,7 @@ def load_network(folder: str | Path, card: Card, network: nn.Module) -> None:
         InputError: the file is damaged, is not the card's, or has other tensors than the network.
     """
     path = Path(folder) / WEIGHTS
-    data = read_regular(path)
+    data = read_bytes(path)
     if sha256_of(data) != card.weights_sha256:
         raise InputError(
             f"{path}: damaged, or not the weights that {CARD} is about: its digest is {sha256_of(data)[:12]}, "

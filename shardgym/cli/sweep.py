@@ -38,9 +38,10 @@ from shardgym.evaluation.sweep import Machine, sweep, task_on
 from shardgym.evaluation.sweep.figure import draw_sweep
 from shardgym.evaluation.sweep.results import MACHINES, MachineResult
 from shardgym.evaluation.sweep.tables import DenseTime, Economics, one_line, render, to_dict
+from shardgym.files import read_text
 from shardgym.leaderboard.figures import PLOT_FORMATS
 from shardgym.progress import ProgressBar, log_to_stderr
-from shardgym.records import parse_json, read_text
+from shardgym.records import parse_json
 from shardgym.tables.pools import load_pool
 from shardgym.tasks.suites import suite_names
 from shardgym.tasks.task import ShardingTask

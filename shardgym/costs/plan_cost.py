@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Bools, Floats
-from shardgym.records import Label, Note, OneLine, Record, short_repr
+from shardgym.records import Label, Record, short_repr
 
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("ids", "forward_compute", "forward_comm", "backward_comm", "backward_compute")
@@ -105,11 +105,11 @@ class PlanCost(Record):
     hardware: Label
     compute: Source = "modelled"
     communication: Source = "modelled"
-    reason: OneLine | None = None
+    reason: str | None = None
     noise: Annotated[float, Field(ge=0)] = 0.0
     repeats: Annotated[int, Field(ge=0)] = 1
-    session: OneLine = ""
-    notes: Annotated[tuple[Note, ...], Field(max_length=100)] = ()
+    session: str = ""
+    notes: Annotated[tuple[str, ...], Field(max_length=100)] = ()
     ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
 

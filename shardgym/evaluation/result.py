@@ -19,9 +19,9 @@ from pydantic.dataclasses import dataclass
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.files import PACKED, files_below, make_folder, read_lines, write_whole
+from shardgym.files import PACKED, make_folder, read_lines, write_whole
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
+from shardgym.records import CONFIG, Digest, Label, Record, Whole, canonical_json
 from shardgym.tasks.task import ShardingTask
 
 RECORDS = "records.jsonl"
@@ -93,17 +93,17 @@ class Result(Record):
     solve_time_s: Annotated[float, Field(ge=0)]
     started: Label
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
-    reason: OneLine | None = None
+    reason: str | None = None
     plan: ShardingPlan | None = None
     cost: PlanCost | None = None
     made_from: Label | None = None
-    solver_settings: Settings = Field(default_factory=dict)
-    resolved_settings: Settings | None = None
+    solver_settings: dict[str, Any] = Field(default_factory=dict)
+    resolved_settings: dict[str, Any] | None = None
     source_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None
-    judge_settings: Settings = Field(default_factory=dict)
+    judge_settings: dict[str, Any] = Field(default_factory=dict)
     versions: Annotated[dict[Label, Label], Field(max_length=100)] = Field(default_factory=dict)
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}\+?$")] = ""
     schema: Literal["shardgym.result/1"] = "shardgym.result/1"
@@ -160,10 +160,10 @@ class RunInfo(Record):
     suite: Label
     judge: Label
     judge_version: Label
-    judge_settings: Settings
+    judge_settings: dict[str, Any]
     hardware: Label
     oracle: Label
-    oracle_settings: Settings
+    oracle_settings: dict[str, Any]
     time_limit_s: float | None
     num_tasks: Annotated[Whole, Field(ge=0, le=MAX_TASKS)]
     solvers: Annotated[tuple[Label, ...], Field(max_length=MAX_LIST)]
@@ -181,7 +181,7 @@ class RunInfo(Record):
     def beside(cls, folder: Path) -> Self | None:
         """Read the file of a folder; None when it has none."""
         path = folder / RUN_INFO
-        return cls.load(path, follow=False) if path.exists() or path.is_symlink() else None
+        return cls.load(path) if path.exists() or path.is_symlink() else None
 
     @classmethod
     def of(cls, records: Path) -> Self | None:
@@ -260,9 +260,7 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
         found = [path]
         if path.is_dir():
             names = (RECORDS, PACKED_RECORDS)
-            found = sorted(
-                file for file in files_below(path) if file.name in names and file == records_file(file.parent)
-            )
+            found = sorted(file for file in path.rglob("*") if file.name in names and file == records_file(file.parent))
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a records file, or a folder with one")
         if not found:
@@ -347,7 +345,7 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
         path = folder / TASKS / f"{result.task_hash}.json"
         if not path.exists():
             raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
-        task = ShardingTask.load(path, follow=False)
+        task = ShardingTask.load(path)
         source = str(path)
     elif result.task_index < len(shipped):
         task = shipped[result.task_index]

@@ -28,7 +28,7 @@ from shardgym.costs.simulator.samples import (
     Strings,
 )
 from shardgym.errors import InputError, import_extra
-from shardgym.files import check_regular, write_whole
+from shardgym.files import check_file, write_whole
 from shardgym.records import CONFIG, Name, Record
 from shardgym.tables.table import REUSE_BINS
 from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE
@@ -111,7 +111,7 @@ def read_info(path: str | Path) -> DataInfo:
         MissingDependencyError: pyarrow is not installed.
     """
     _, pq = _import_pyarrow()
-    check_regular(path)
+    check_file(path)
     try:
         metadata = pq.read_schema(path).metadata or {}
     except Exception as error:  # damaged files make the reader raise all kinds of errors

@@ -18,7 +18,7 @@ from shardgym.costs.simulator.network import CONTEXTS, Params
 from shardgym.costs.simulator.oracle import ComputeNet, OracleNetworks
 from shardgym.costs.step_parts import AMOUNTS, LINES
 from shardgym.errors import InputError, one_line
-from shardgym.files import read_regular, write_whole
+from shardgym.files import read_bytes, write_whole
 
 SCHEMA = "shardgym.simulator/1"
 
@@ -158,7 +158,7 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         InputError: not a whole safetensors file, of another schema, role, hardware or architecture; file and field are
             named.
     """
-    data = read_regular(path)
+    data = read_bytes(path)
     try:
         return _parse_weights(data, path, role, hardware)
     except InputError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -14,7 +14,7 @@ from shardgym.evaluation.sweep.bounds import Savings
 from shardgym.evaluation.sweep.machines import Machine
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import CONFIG, Digest, Label, Note, Number, OneLine, Record, Settings, Whole
+from shardgym.records import CONFIG, Digest, Label, Number, Record, Whole
 from shardgym.tasks.task import ShardingTask
 
 MACHINES = "machines.jsonl"
@@ -58,14 +58,14 @@ class MachineResult(Record):
     cost_version: Label
     status: Literal["ok", "infeasible", "error"]
     solve_time_s: Annotated[Number, Field(ge=0)]
-    solver_settings: Settings = Field(default_factory=dict)
+    solver_settings: dict[str, Any] = Field(default_factory=dict)
     time_limit_s: Annotated[Number, Field(gt=0)] | None = None
-    reason: OneLine | None = None
+    reason: str | None = None
     plan: Digest | None = None
     embedding_ms: Annotated[Number, Field(gt=0)] | None = None
     memory_left_bytes: Annotated[Whole, Field(ge=0)] | None = None
     savings: Savings | None = None
-    notes: Annotated[tuple[Note, ...], Field(max_length=100)] = ()
+    notes: Annotated[tuple[str, ...], Field(max_length=100)] = ()
     schema: Literal["shardgym.machine/1"] = "shardgym.machine/1"
 
     @model_validator(mode="after")

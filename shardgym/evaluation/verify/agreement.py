@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.files import read_line_file, write_whole
+from shardgym.files import read_bytes, write_whole
 from shardgym.records import CONFIG, Digest, Label, Record, Whole
 
 #: Of deterministic figures: other processors and libraries round the last digits differently.
@@ -163,7 +163,7 @@ class MeasuredAgain(Record):
     @staticmethod
     def digest_of(records: Path) -> str:
         """Return the digest of a records file; raises `InputError` when it cannot be read."""
-        return hashlib.sha256(read_line_file(records)).hexdigest()
+        return hashlib.sha256(read_bytes(records)).hexdigest()
 
     @classmethod
     def beside(cls, records: Path) -> Self | None:
@@ -171,7 +171,7 @@ class MeasuredAgain(Record):
         path = records.parent / MEASURED_AGAIN
         if not path.exists():
             return None
-        found = cls.load(path, follow=False)
+        found = cls.load(path)
         return found if found.records_digest == cls.digest_of(records) else None
 
     def write(self, records: Path) -> None:

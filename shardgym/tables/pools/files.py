@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError, closest
-from shardgym.records import parse_json, read_text, short_repr
+from shardgym.files import read_text
+from shardgym.records import parse_json, short_repr
 from shardgym.tables.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")

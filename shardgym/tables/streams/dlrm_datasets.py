@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardgym.errors import InputError
-from shardgym.files import check_regular
+from shardgym.files import check_file
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.files import ReadOptions, RecordedStream
 
@@ -136,7 +136,7 @@ def load_tensors(path: str | Path) -> Any:
     Raises:
         InputError: the file is missing, truncated, no torch file, or holds anything but tensors.
     """
-    check_regular(path)
+    check_file(path)
     if not str(path).endswith(".gz"):
         return _torch_load(Path(path), str(path))
     # Where a mapped file cannot be deleted (Windows), it stays in the folder for temporary files.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardgym.arguments import check_int, check_name
 from shardgym.errors import InputError
-from shardgym.files import check_regular
+from shardgym.files import check_file
 from shardgym.tables.streams.criteo import CriteoStream
 from shardgym.tables.streams.dlrm_datasets import DlrmDatasetStream
 from shardgym.tables.streams.files import ReadOptions, RecordedStream
@@ -63,7 +63,7 @@ def open_stream(
     reader = _reader(text)
     if reader is None:
         raise InputError(f"cannot read ids from '{text}': a file of ids ends in {', '.join(ENDINGS)}")
-    check_regular(text)
+    check_file(text)
     sizes: int | dict[str, int] = {}
     if isinstance(hash_size, Mapping):
         sizes = {name: _hash_size(f"hash_size of '{name}'", size) for name, size in hash_size.items()}

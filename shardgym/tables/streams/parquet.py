@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.errors import InputError, UnknownNameError, import_extra, one_line
-from shardgym.files import check_regular
+from shardgym.files import check_file
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.files import ReadOptions, RecordedStream
 
@@ -55,7 +55,7 @@ class ParquetStream(RecordedStream):
 
 def _opened(path: str | Path) -> Any:
     parquet = import_extra("pyarrow.parquet", "reading Parquet files of ids")
-    check_regular(path)
+    check_file(path)
     try:
         return parquet.ParquetFile(path)
     except Exception as error:  # pyarrow's own errors, and those of the system

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
-from shardgym.records import CONFIG, Name, Record, Whole, parse_json, read_text
+from shardgym.files import read_text
+from shardgym.records import CONFIG, Name, Record, Whole, parse_json
 from shardgym.tables.table import Optimizer, Precision, RowOrder
 
 #: Values that a YAML file may stand for, each alias counted as all that it repeats. The shipped suites have hundreds.

@@ -10,7 +10,7 @@ from typing import overload
 
 from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import read_text
+from shardgym.files import read_text
 from shardgym.tasks.suites.drift import DriftSource
 from shardgym.tasks.suites.mixed import MixedSource
 from shardgym.tasks.suites.sources import DrawnSource, ListedSource, SequenceSource, TaskSource

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 _LONGEST_LINE = 500
@@ -52,34 +51,13 @@ def closest(name: object, known: Iterable[str], most: int = 3) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
-def missing_file_remedy(path: str | Path) -> str:
-    """Return the end of a message about a file that does not exist: one of nearly its name, or where it was looked for.
-
-    Returns:
-        "" when the file exists.
-    """
-    file = Path(path).absolute()
-    if file.exists():
-        return ""
-    if not file.parent.is_dir():
-        return f"; there is no folder {file.parent}"
-    close = difflib.get_close_matches(file.name, (other.name for other in file.parent.iterdir()), n=1, cutoff=0.8)
-    return f"; did you mean {Path(path).with_name(close[0])}?" if close else f"; it is not in the folder {file.parent}"
+#: How to install what can be no extra: TorchRec asks for FBGEMM's CUDA wheel, whatever is installed.
+_COMMANDS = {"torchrec": "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0"}
 
 
-#: What can be no extra of this package: the distributions that it takes, and the command that installs them. TorchRec
-#: asks for FBGEMM's CUDA wheel, whatever is installed.
-APART = {
-    "torchrec": (
-        ("tensordict", "pyre-extensions", "torchrec"),
-        "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0",
-    )
-}
-
-
-def install_command(extra: str, package: str = "shardgym") -> str:
-    """Return the command that installs an extra of a package, or what is named in `APART`."""
-    return APART[extra][1] if extra in APART else f"pip install '{package}[{extra}]'"
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, or TorchRec."""
+    return _COMMANDS.get(extra, f"pip install 'shardgym[{extra}]'")
 
 
 class MissingDependencyError(ShardGymError, ImportError):
@@ -87,19 +65,14 @@ class MissingDependencyError(ShardGymError, ImportError):
 
     Args:
         module: the module that could not be imported.
-        extra: the extra of `shardgym` that brings it, or a name in `APART`.
+        extra: the extra of `shardgym` that brings it, or "torchrec".
         purpose: what it is needed for.
-        package: the distribution that has the extra.
-
-    Attributes:
-        command: installs it.
     """
 
     exit_code = 2
 
-    def __init__(self, module: str, extra: str, purpose: str, package: str = "shardgym") -> None:
-        self.command = install_command(extra, package)
-        super().__init__(f"{purpose} needs '{module}', which is not installed: {self.command}")
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs '{module}', which is not installed: {install_command(extra)}")
 
 
 class InfeasiblePlanError(ShardGymError):
@@ -149,14 +122,14 @@ def error_text(error: BaseException) -> str:
 def one_line(error: BaseException, with_type: bool = True) -> str:
     """Return an error as one printable line of at most 500 characters."""
     try:
-        text = " ".join(str(error).split())
+        text = str(error)
     except Exception:
         text = "its message cannot be printed"
     return printable_line(f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__)
 
 
 def printable_line(text: str) -> str:
-    """Return text as one line of at most 500 characters; what cannot be printed, or hides, is escaped."""
+    """Return text as one line of at most 500 characters; what cannot be printed is escaped."""
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 

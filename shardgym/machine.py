@@ -42,12 +42,17 @@ def versions() -> dict[str, str]:
 @functools.cache
 def arithmetic() -> dict[str, str]:
     """Return what decides how sums are rounded: the processor, and the kernels that BLAS has chosen for it."""
+    return {"processor": processor(), "blas": blas_kernels()}
+
+
+def blas_kernels() -> str:
+    """Return the kernels that NumPy's BLAS has chosen."""
     import numpy  # noqa: F401 - so that its BLAS is loaded
     from threadpoolctl import threadpool_info
 
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     kernels = {f"{pool['internal_api']} {pool.get('architecture', '')}".strip() for pool in pools}
-    return {"processor": processor(), "blas": ", ".join(sorted(kernels)) or "unknown"}
+    return ", ".join(sorted(kernels)) or "unknown"
 
 
 @functools.cache

@@ -28,6 +28,9 @@ from shardgym.files import read_text
 #: Configuration of every record's dataclass.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+#: What pydantic calls the error of a field that a record does not have.
+_UNKNOWN_FIELD = "unexpected_keyword_argument"
+
 _SHORT_REPR = reprlib.Repr()
 _SHORT_REPR.maxlevel = 3
 _SHORT_REPR.maxstring = 60
@@ -86,7 +89,7 @@ class RecordType(ABCMeta):
         try:
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
-            raise InputError(f"{cls.__name__}: {_explain(error)}") from None
+            raise InputError(f"{cls.__name__}: {_explain(error, cls)}") from None
 
 
 class Record(metaclass=RecordType):
@@ -117,7 +120,7 @@ class Record(metaclass=RecordType):
             record: Self = _adapter_of(cls).validate_python(data)
             return record
         except ValidationError as error:
-            raise InputError(f"{source or cls.__name__}: {_explain(error)}") from None
+            raise InputError(f"{source or cls.__name__}: {_explain(error, cls)}") from None
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "") -> Self:
@@ -207,10 +210,14 @@ def _without_defaults(value: Any, data: Any) -> Any:
     }
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, record: type[Any]) -> str:
     """Return pydantic's first error in one line: the field, what was expected, what was given."""
-    first, *others = error.errors(include_url=False)
-    where = ".".join(str(part) for part in first["loc"])
+    # The schema of another record, and a field that may be a missing one, misspelt, explain the rest.
+    errors = error.errors(include_url=False)
+    first, *others = sorted(errors, key=lambda e: (e["loc"][-1:] != ("schema",), e["type"] != _UNKNOWN_FIELD))
+    names = [field.name for field in dataclasses.fields(record)]  # of arguments that were passed by position
+    location = [names[part] if isinstance(part, int) and not i else part for i, part in enumerate(first["loc"])]
+    where = ".".join(str(part) for part in location)
     message = first["msg"].removeprefix("Value error, ")
     more = f" ({len(others)} more)" if others else ""
     return f"{where}{': ' if where else ''}{message}, got {short_repr(first['input'])}{more}".replace("\n", " ")

@@ -8,12 +8,17 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from shardgym import CostModel, EmbeddingTable, NoFeasiblePlanError, PlanCost, ShardingPlan, ShardingTask, Topology
 from shardgym.errors import MeasurementError
+from shardgym.evaluation.solver import solver_names
+
+#: Registered solvers that this environment can run.
+INSTALLED = [name for name in solver_names() if not name.startswith("torchrec") or find_spec("torchrec")]
 
 
 def toy_tasks(count: int = 3, num_devices: int = 2) -> list[ShardingTask]:

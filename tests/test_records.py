@@ -28,7 +28,6 @@ from shardgym import (
     ZipfIds,
 )  # fmt: skip
 from shardgym.records import CONFIG, Record, canonical_json, short_repr
-from shardgym.tasks.suites.spec import DrawnTasks
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
@@ -153,6 +152,21 @@ def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: Sha
     assert toy_task.digest == "fbbd2186f0d71d52400087b66070889a036b2f9c38890b29a42d493546ec30a8"
 
 
+def test_an_unknown_field_is_named_before_a_missing_one(toy_task: ShardingTask):
+    """It may be that field, misspelt."""
+    data = toy_task.to_dict()
+    data["batchsize"] = data.pop("batch_size")
+    with pytest.raises(InputError, match=r"batchsize: Unexpected keyword argument, got 4 \(1 more\)$"):
+        ShardingTask.from_dict(data)
+
+
+def test_a_constructor_names_the_field_in_one_line():
+    with pytest.raises(
+        InputError, match=r"^EmbeddingTable: num_embeddings: Input should be greater than or equal to 1, "
+    ):
+        EmbeddingTable(name="a", num_embeddings=-1, embedding_dim=4)
+
+
 def test_records_are_frozen(toy_task: ShardingTask):
     """No field can be assigned."""
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -162,12 +176,15 @@ def test_records_are_frozen(toy_task: ShardingTask):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_embeddings": -1}, "num_embeddings: expected at least 1, got -1"),
-        ({"num_embeddings": 2**41}, "num_embeddings: expected at most 1099511627776, got 2199023255552"),
+        ({"num_embeddings": -1}, "num_embeddings: Input should be greater than or equal to 1, got -1"),
+        (
+            {"num_embeddings": 2**41},
+            "num_embeddings: Input should be less than or equal to 1099511627776, got 2199023255552",
+        ),
         ({"num_embeddings": "2"}, "expected a whole number, got '2'"),
         ({"num_embeddings": True}, "expected a whole number, not a boolean"),
         ({"name": " a"}, "name: "),
-        ({"schema": "shardgym.table/2"}, "schema: expected 'shardgym.table/1', got 'shardgym.table/2'"),
+        ({"schema": "shardgym.table/2"}, "schema: Input should be 'shardgym.table/1', got 'shardgym.table/2'"),
         ({"ids": {"kind": "zipfian"}}, "ids: "),
         ({"reuse_histogram": [0.5] * 17}, "bins must sum to 1"),
     ],
@@ -182,7 +199,9 @@ def test_a_bad_field_is_refused_in_one_line_that_names_it(change: dict[str, obje
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"name": "a"', "[1]", "null", '{"name":"a","num_embeddings":NaN}', "{}"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "null", '{"name":"a","num_embeddings":1,"embedding_dim":4,"pooling_factor":NaN}']
+)
 def test_text_that_is_no_record_is_refused(text: str):
     """Truncated JSON, NaN and other JSON values."""
     with pytest.raises(InputError):
@@ -191,7 +210,7 @@ def test_text_that_is_no_record_is_refused(text: str):
 
 def test_a_missing_or_binary_file_is_refused_by_name(tmp_path):
     """No traceback from the operating system or the decoder."""
-    with pytest.raises(InputError, match=r"nowhere\.json: No such file"):
+    with pytest.raises(InputError, match=r"nowhere\.json: there is no such file"):
         EmbeddingTable.load(tmp_path / "nowhere.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a UTF-8 text file"):
@@ -345,33 +364,6 @@ def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
     assert len({cost.digest for cost in costs}) == 1
 
 
-def test_a_key_that_occurs_twice_is_refused():
-    """Readers would disagree about which of the two counts."""
-    with pytest.raises(InputError, match=r"tables\.json: key 'name' occurs twice in one object"):
-        EmbeddingTable.from_json('{"name":"a","name":"b","num_embeddings":1,"embedding_dim":4}', "tables.json")
-
-
-def test_every_field_that_is_wrong_is_named_up_to_eight_of_them():
-    with pytest.raises(InputError, match=r"b: .*; known: .*; 3 more: c, name, num_embeddings$"):
-        EmbeddingTable.from_dict({"b": 1, "c": 2, "embedding_dim": 4})
-    many = {f"x{n}": n for n in range(13)}
-    with pytest.raises(InputError, match=r"; 12 more: x1, x2, x3, x4, x5, x6, x7, x8, \.\.\.$"):
-        EmbeddingTable.from_dict({"name": "a", "num_embeddings": 1, "embedding_dim": 4} | many)
-
-
-def test_a_list_is_not_named_beside_what_is_wrong_in_it():
-    """Its wrong items do not count, so that it "has too few"; a list that is wrong itself is named."""
-    group = {
-        "name": "a", "topology": "cpu", "num_devices": 2, "num_tables": [1, 2], "dims": [4], "memory_bytes": 9,
-        "max_total_bytes": 9,
-    }  # fmt: skip
-    drawn = {"kind": "drawn", "seed": 1, "pool": "p", "batch_size": 1}
-    with pytest.raises(InputError, match=r"groups\.0\.count: the field is missing$"):
-        DrawnTasks.from_dict(drawn | {"groups": [group]})
-    with pytest.raises(InputError, match=r"; 1 more: groups$"):
-        DrawnTasks.from_dict({**drawn, "seed": "x", "groups": []})
-
-
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, toy_task: ShardingTask):
     """Some editors write one."""
     path = tmp_path / "task.json"
@@ -383,7 +375,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, toy_task: ShardingTas
 def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):
     """Files are easily swapped on a command line."""
     plan = ShardingPlan.table_wise(toy_task, [0, 0, 0])
-    with pytest.raises(InputError, match=r"^a\.json: this is a shardgym\.plan/2, expected shardgym\.task/1$"):
+    with pytest.raises(InputError, match=r"^a\.json: schema: Input should be 'shardgym.task/1', got 'shardgym.plan/2'"):
         ShardingTask.from_json(plan.to_json(), "a.json")
 
 
@@ -395,7 +387,7 @@ def test_short_repr_is_short_however_large_the_value_is():
     assert len(short_repr(bomb)) <= 60
     with pytest.raises(InputError, match="expected a whole number, got"):
         EmbeddingTable.from_dict({"name": "a", "num_embeddings": bomb, "embedding_dim": 4})
-    with pytest.raises(InputError, match=r"name: expected text, got "):
+    with pytest.raises(InputError, match=r"name: Input should be a valid string, got "):
         EmbeddingTable.from_dict({"name": bomb, "num_embeddings": 1, "embedding_dim": 4})
 
 

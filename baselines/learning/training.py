@@ -22,7 +22,7 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.weights import pack, unpack, unpack_metadata
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.files import make_folder, only_writer, write_whole
-from shardgym.progress import ProgressBar
+from shardgym.progress import progress_bar
 
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.csv"
@@ -174,7 +174,7 @@ class _Loop:
         before = log.seconds
         started = time.monotonic()
         figures: dict[str, float] = {}
-        with ProgressBar(
+        with progress_bar(
             shown=self._options.progress, total=self._steps, initial=log.steps, unit="step", desc="training"
         ) as bar:
             if not log.curve:
@@ -189,7 +189,7 @@ class _Loop:
                     self._evaluate(figures, writer)
                     log.seconds = before + time.monotonic() - started
                     self._save()
-                    bar.remark(f"validation {min(entry['validation_ms'] for entry in log.curve):.3f} ms")
+                    bar.set_postfix_str(f"validation {min(entry['validation_ms'] for entry in log.curve):.3f} ms")
         if writer is not None:
             writer.close()
         self._learner.network.load_state_dict(log.best)

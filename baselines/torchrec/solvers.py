@@ -60,6 +60,10 @@ class TorchRec:
                     raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
         self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
 
+    def check_ready(self, cost: CostModel) -> None:  # noqa: ARG002
+        """Raise `MissingDependencyError` unless TorchRec is installed."""
+        import shardgym.torchrec  # noqa: F401
+
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Import TorchRec, and run its planner on one table."""
         self.solve(dataclasses.replace(task, topology=task.topology.roomy()), cost)
@@ -81,6 +85,7 @@ class TorchRec:
         return self._ask(task, self.sort_by, self.min_partition, budget.left_s)
 
     def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None, left_s: float) -> ShardingPlan:
+        import shardgym.torchrec  # noqa: F401 - says what to install
         from baselines.torchrec.planner import plan_with_torchrec
 
         return plan_with_torchrec(

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from shardgym.cli.common import Command, OneOf, answer, json_option, parse_spec, print_json, terminal_width
 from shardgym.evaluation.solver import GROUP, weights_that_ship
 from shardgym.progress import log_to_stderr
-from shardgym.registry import not_installed, registered
+from shardgym.registry import registered
 from shardgym.tables.pools import load_pool, pool_names
 from shardgym.tasks.suites import load_suite, suite_names
 from shardgym.tasks.topology import GIB, PRESETS, Topology
@@ -22,14 +22,8 @@ Rows = list[dict[str, object]]
 
 
 def _class_rows(kind: str, group: str) -> Rows:
-    """Return registered classes without importing them; what lacks an extra comes with the command that installs it."""
-    missing = not_installed(group)
-    rows: Rows = []
-    for name, target in registered(group).items():
-        rows.append({kind: name, "class": target})
-        if name in missing:
-            rows[-1]["not installed"] = missing[name].command
-    return rows
+    """Return registered classes without importing them."""
+    return [{kind: name, "class": target} for name, target in registered(group).items()]
 
 
 def _solver_rows() -> Rows:

@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import click
+from tqdm import tqdm
 
 from shardgym.arguments import check_instance
 from shardgym.cli.common import (
@@ -38,7 +39,7 @@ from shardgym.evaluation.solver import Solver, call_solver, takes, warm_up
 from shardgym.files import write_whole
 from shardgym.plans.migration import migration
 from shardgym.plans.plan import ShardingPlan
-from shardgym.progress import ProgressBar, log_to_stderr
+from shardgym.progress import log_to_stderr, progress_bar
 from shardgym.tasks.task import ShardingTask
 
 #: Seconds between updates of the progress, and until a solver that reports nothing is remarked on.
@@ -213,7 +214,7 @@ class SolveProgress:
         self._best_ms: float | None = None
         self._logged_at_s = 0.0
         self._logged_ms: float | None = None
-        self._bar: ProgressBar | None = None
+        self._bar: tqdm[Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="shardgym-solve-progress", daemon=True)
 
@@ -242,7 +243,7 @@ class SolveProgress:
         text = f"solving for {seconds:.0f} s" + ("" if best_ms is None else f", best so far {best_ms:.3f} ms per step")
         if sys.stderr.isatty():
             if self._bar is None:
-                self._bar = ProgressBar(shown=True, bar_format="{desc}", leave=False, desc=text)
+                self._bar = progress_bar(shown=True, bar_format="{desc}", leave=False, desc=text)
             self._bar.set_description_str(text)
         elif best_ms is not None:
             pause = SAME_S if best_ms == self._logged_ms else BETTER_S

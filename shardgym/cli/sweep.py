@@ -40,7 +40,7 @@ from shardgym.evaluation.sweep.results import MACHINES, MachineResult
 from shardgym.evaluation.sweep.tables import DenseTime, Economics, one_line, render, to_dict
 from shardgym.files import read_text
 from shardgym.leaderboard.figures import PLOT_FORMATS
-from shardgym.progress import ProgressBar, log_to_stderr
+from shardgym.progress import log_to_stderr, progress_bar
 from shardgym.records import parse_json
 from shardgym.tables.pools import load_pool
 from shardgym.tasks.suites import suite_names
@@ -152,7 +152,7 @@ def sweep_machines(
         with (
             contextlib.redirect_stdout(sys.stderr),
             log_to_stderr(info=not as_json),
-            ProgressBar(shown=not as_json and sys.stderr.isatty(), total=len(tasks), unit="machine", desc=stem) as bar,
+            progress_bar(shown=not as_json and sys.stderr.isatty(), total=len(tasks), unit="machine", desc=stem) as bar,
         ):
 
             def on_result(result: MachineResult, was_there: bool) -> None:

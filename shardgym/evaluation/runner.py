@@ -22,7 +22,7 @@ from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
 from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
-from shardgym.progress import ProgressBar
+from shardgym.progress import progress_bar
 from shardgym.tasks.suites import Suite
 from shardgym.tasks.suites.spec import Track
 
@@ -134,10 +134,10 @@ def evaluate(
         jobs = _jobs(run, store)
         total = sum(len(job.todo) for job in jobs)
         bar = stack.enter_context(
-            ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)
+            progress_bar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)
         )  # fmt: skip
         if isinstance(doing, HereEngine):
-            here = TaskWorker(run, suite, running, judge_cost, bar.remark)
+            here = TaskWorker(run, suite, running, judge_cost, bar.set_postfix_str)
             open_worker = cast("OpenWorker[TaskJob, TaskAnswer]", functools.partial(nullcontext, here))
         else:
             for solver in running:

@@ -15,7 +15,7 @@ from shardgym.arguments import check_instance, check_int, describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
-from shardgym.registry import construct, find_class, not_installed, registered
+from shardgym.registry import construct, find_class, registered
 from shardgym.tasks.task import ShardingTask
 
 GROUP = "shardgym.solvers"
@@ -70,10 +70,9 @@ class Solver(Protocol):
         ...
 
 
-def solver_names(*, installed_only: bool = False) -> list[str]:
-    """Names of the registered solvers; on request without those that lack an extra."""
-    missing = not_installed(GROUP) if installed_only else {}
-    return [name for name in registered(GROUP) if name not in missing]
+def solver_names() -> list[str]:
+    """Return the names of the registered solvers."""
+    return list(registered(GROUP))
 
 
 def make_solver(name: str, **settings: Any) -> Solver:

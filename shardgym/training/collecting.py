@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+from tqdm import tqdm
 
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
@@ -20,7 +22,7 @@ from shardgym.engines.base import OpenWorker
 from shardgym.errors import InputError, import_extra
 from shardgym.files import only_writer, write_whole
 from shardgym.machine import usable_cores, utc_now, versions
-from shardgym.progress import ProgressBar
+from shardgym.progress import progress_bar
 from shardgym.training.measurements import (
     INFO,
     LOG,
@@ -116,12 +118,12 @@ def collect(
         log = MeasurementLog(folder)
         samples = [str(sample) for sample in plan.samples()]
         done = sum(name in log.done for name in samples)
-        bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
+        bar = stack.enter_context(progress_bar(shown=progress, total=len(samples), initial=done, unit="sample"))
         run = _Kept(log, bar)
         deadline = None if minutes is None else time.time() + 60 * minutes
         watch = None if quiet is None else QuietWatch(folder, lambda: reference_ms(pool), quiet)
         if isinstance(doing, HereEngine):
-            here = SampleWorker(plan, pool, deadline, run.keep, watch, bar.remark)
+            here = SampleWorker(plan, pool, deadline, run.keep, watch, bar.set_postfix_str)
             stack.callback(here.close)
             open_worker = cast("_OpenWorker", functools.partial(nullcontext, _MeasuredHere(here)))
         else:
@@ -146,7 +148,7 @@ class _Kept:
         minutes: how long that took, by kind: the time since the one before.
     """
 
-    def __init__(self, log: MeasurementLog, bar: ProgressBar) -> None:
+    def __init__(self, log: MeasurementLog, bar: tqdm[Any]) -> None:
         self._log = log
         self._bar = bar
         self._last = time.monotonic()
@@ -161,7 +163,7 @@ class _Kept:
         self.measured[kind] += 1
         self.minutes[kind] += (now - self._last) / 60
         self._last = now
-        self._bar.remark(kind)
+        self._bar.set_postfix_str(kind)
         self._bar.update()
 
 

@@ -127,7 +127,7 @@ def test_tables_become_a_task(capsys):
         (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
-        (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: No such file"),
+        (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: there is no such file"),
         (["none.xlsx"], "cannot read tables from 'none.xlsx': a file of tables ends in .json or .csv"),
     ],
 )

@@ -64,7 +64,7 @@ BAD = [
     ("plan.json", HALVES.to_json().replace(HASH, "0" * 64), "plan is for task 000000000000, the task given is .*: g"),
     ("plan.json", "[]", 'expected a plan, or {"TABLE": DEVICE, ...} for every table, got'),
     ("plan.json", "{}", "expected a plan, or"),
-    ("plan.json", TASK.to_json(), "this is a shardgym.task/1, expected shardgym.plan/2"),
+    ("plan.json", TASK.to_json(), "schema: Input should be 'shardgym.plan/2', got 'shardgym.task/1'"),
     ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is no table of the task given"),
     ("plan.json", '{"t0": 0, "t1": 0}', "table 't2' of the task given has no device; expected 4 tables, 2 are missing"),
     ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': expected the number of a device, got '1'"),

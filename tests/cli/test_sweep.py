@@ -166,7 +166,7 @@ def test_a_folder_holds_one_sweep(here, capsys):
     assert len((here / "out" / "machines.jsonl").read_text().splitlines()) == 2
     (here / "out" / "machines.jsonl").write_text("{}\n")
     assert main(SMALL) == 2
-    assert "out/machines.jsonl:1: gpu: the field is missing" in capsys.readouterr().err
+    assert "out/machines.jsonl:1: gpu: Field required" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, arguments, m
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.csv", "cannot read nowhere.csv: No such file"),
+        ("nowhere.csv", "cannot read nowhere.csv: there is no such file"),
         ("quick-v1", "'quick-v1' names no task: expected a task file, or quick-v1/INDEX"),
         ("nothing", "unknown pool 'nothing'"),
         ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),

@@ -46,7 +46,7 @@ def test_what_a_table_does_not_say_is_no_part_of_its_identity() -> None:
     assert said == dataclasses.replace(
         TABLE, precision="fp32", optimizer="adam", num_features=2, weighted=True, pooling="mean"
     ).identity().keys() - TABLE.identity().keys()  # fmt: skip
-    with pytest.raises(InputError, match="num_features: expected at least 1"):
+    with pytest.raises(InputError, match="num_features: Input should be greater than or equal to 1"):
         EmbeddingTable("a", 10, 4, num_features=0)
 
 

@@ -179,15 +179,15 @@ def test_settings_that_records_cannot_hold_are_refused(tmp_path):
 
 
 class Tabulated(Halves):
-    """Has a default that is a table of numbers."""
+    """Has a default that is a set of numbers."""
 
-    def __init__(self, table=tuple(range(9999)), k=3):
+    def __init__(self, table=frozenset(range(9999)), k=3):
         self.table = table
 
 
 def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
     (result,) = evaluate(ToySuite(toy_tasks()), [Tabulated], out=tmp_path, judge="roofline", oracle="roofline", limit=1)
-    assert result.resolved_settings == {"table": "(0, 1, 2, 3, 4, 5, ...)", "k": 3}
+    assert result.resolved_settings == {"table": "frozenset({0, 1, 2, 3, 4, 5, ...})", "k": 3}
 
 
 @pytest.mark.parametrize(

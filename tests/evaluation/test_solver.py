@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evaluation_toys import INSTALLED
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.roofline import RooflineCost
-from shardgym.evaluation.solver import check_solve_arguments, solver_names, weights_that_ship
+from shardgym.evaluation.solver import check_solve_arguments, weights_that_ship
 
 TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
 TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
@@ -15,21 +16,21 @@ PLAN = ShardingPlan.table_wise(TASK, [0, 1])
 COST = make_cost("roofline")
 
 
-@pytest.mark.parametrize("name", solver_names(installed_only=True))
+@pytest.mark.parametrize("name", INSTALLED)
 def test_every_solver_refuses_what_is_no_task(name):
     for task in ("task.json", None, PLAN):
         with pytest.raises(InputError, match=r"^task: expected a ShardingTask, got"):
             make_solver(name).solve(task, COST)
 
 
-@pytest.mark.parametrize("name", solver_names(installed_only=True))
+@pytest.mark.parametrize("name", INSTALLED)
 def test_every_solver_refuses_a_seed_that_is_no_whole_number(name):
     for seed in ("x", -1, 1.5, None, True, [1]):
         with pytest.raises(InputError, match=r"^seed .* is not a whole number from 0 on$"):
             make_solver(name).solve(TASK, COST, seed=seed)
 
 
-@pytest.mark.parametrize("name", solver_names(installed_only=True))
+@pytest.mark.parametrize("name", INSTALLED)
 def test_every_solver_takes_seeds_of_numpy(name):
     solver = make_solver(name)
     assert solver.solve(TASK, COST, seed=np.int64(3)) == solver.solve(TASK, COST, seed=3)

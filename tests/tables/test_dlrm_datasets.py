@@ -155,7 +155,7 @@ def test_a_truncated_file_is_one_line(write_dlrm, name, keep):
 
 @pytest.mark.parametrize("name", ["none.pt", "none.pt.gz"])
 def test_a_missing_file_is_an_input_error(tmp_path, name):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         load_pool(tmp_path / name)
 
 

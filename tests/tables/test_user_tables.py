@@ -38,7 +38,7 @@ def test_csv_may_say_how_popular_rows_lie(write):
     ]  # fmt: skip
     with pytest.raises(InputError, match=r"b\.csv, line 2: row_order is given without zipf_s"):
         load_pool(write("b.csv", text.replace("1.2", "")))
-    with pytest.raises(InputError, match=r"line 2: ids.zipf.row_order: expected 'scattered', 'by_frequency' or 'bl"):
+    with pytest.raises(InputError, match=r"line 2: ids.zipf.row_order: Input should be 'scattered'"):
         load_pool(write("c.csv", text.replace("by_frequency", "sorted")))
 
 
@@ -47,7 +47,7 @@ def test_csv_may_say_pooling_optimizer_and_precision(write):
     first, second = load_pool(write("a.csv", text))
     assert (first.pooling, first.optimizer, first.precision) == ("none", "adam", "fp16")
     assert (second.pooling, second.optimizer, second.precision) == ("sum", None, None)
-    with pytest.raises(InputError, match=r"line 2: pooling: expected 'sum', 'mean' or 'none', got 'no'"):
+    with pytest.raises(InputError, match=r"line 2: pooling: Input should be 'sum', 'mean' or 'none', got 'no'"):
         load_pool(write("b.csv", text.replace("none", "no")))
 
 
@@ -76,8 +76,8 @@ def test_batch_size_is_that_of_files_without_one(write):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("user,-5,64,1,,", r"mine\.csv, line 2: num_embeddings: expected at least 1, got -5"),
-        ("user,99999999999999999999,64,1,,", r"num_embeddings: expected at most 1099511627776"),
+        ("user,-5,64,1,,", r"mine\.csv, line 2: num_embeddings: Input should be greater than or equal to 1, got -5"),
+        ("user,99999999999999999999,64,1,,", r"num_embeddings: Input should be less than or equal to 1099511627776"),
         ("user,1e6,64,1,,", r"line 2, num_embeddings: expected a whole number, got '1e6'"),
         ("user,10,70000,1,,", "embedding_dim"),
         ("user,10,64,nan,,", r"line 2: pooling_factor: .*finite"),
@@ -120,7 +120,10 @@ def test_a_bad_csv_header_is_explained(write, header, message):
     [
         ("", "the file is empty"),
         ('[{"name": "user", "num_emb', "not valid JSON"),
-        ('[{"name": "user", "num_embeddings": NaN, "embedding_dim": 8}]', "NaN is not a number that JSON allows"),
+        (
+            '[{"name": "user", "num_embeddings": NaN, "embedding_dim": 8}]',
+            "expected a whole number, got nan",
+        ),
         ("3", "expected a list of tables"),
         ({"tabels": [TABLE]}, "expected a list of tables"),
         ({"tables": [TABLE], "batchsize": 5}, "unknown field 'batchsize': did you mean batch_size"),
@@ -152,7 +155,7 @@ def test_a_json_file_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_a_missing_file_and_one_that_is_not_text_are_input_errors(tmp_path):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         load_pool(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a UTF-8 text file"):

@@ -126,8 +126,8 @@ def test_a_suite_may_put_published_models_on_devices(write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (spec(top={"jugde": "x"}), r"own\.yaml: jugde: .*did you mean judge"),
-        (spec(tasks={"seeds": 1}), r"tasks\.drawn\.seeds: .*did you mean seed\?"),
+        (spec(top={"jugde": "x"}), r"own\.yaml: jugde: Unexpected keyword argument"),
+        (spec(tasks={"seeds": 1}), r"tasks\.drawn\.seeds: Unexpected keyword argument"),
         (spec({"memory_bytes": -1}), r"groups\.0\.memory_bytes"),
         (spec({"count": 10**12}), r"groups\.0\.count"),
         (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
@@ -139,10 +139,10 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
         (
             spec(tasks={"kind": "random"}),
-            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'mixed', 'drift', 'published', 'listed'",
+            "tasks: Input tag 'random' found using 'kind' does not match",
         ),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
-        ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),
+        ("", r"own\.yaml: Input should be a dictionary or an instance of SuiteSpec, got None"),
         ("[" * 800, "not valid YAML"),
         ("- 1\n- 2\n", r"own\.yaml, task 0"),
         ("[]", "an empty list, expected tasks"),
@@ -162,7 +162,7 @@ def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, messa
         ({"group": {"max_total_bytes": 100}}, "no . tables within its size limits"),
         ({"tasks": {"batch_size": 1024}}, "batch_size is 1024, .* batches of 65536"),
         ({"tasks": {"scale": 3}}, "cannot be scaled by 3"),
-        ({"tasks": {"pool": "none.csv"}}, "No such file"),
+        ({"tasks": {"pool": "none.csv"}}, "there is no such file"),
         (
             {"group": {"row_order": "scattered"}},
             "'scattered', which is for ids of kind 'zipf'; those of table 't.*'uni",
@@ -187,7 +187,7 @@ def test_unknown_names_in_a_suite_suggest_close_ones(write):
 
 
 def test_a_missing_file_and_a_bad_task_name_the_file(tmp_path, write, toy_task):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         load_suite(tmp_path / "none.yaml")
     with pytest.raises(InputError, match=r"two\.json, task 1: batch_size"):
         load_suite(write([toy_task.to_dict(), {**toy_task.to_dict(), "batch_size": 0}], "two.json"))

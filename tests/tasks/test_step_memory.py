@@ -219,7 +219,7 @@ def test_reserves_are_one_for_all_or_one_for_each():
         make_task(StepMemory(reserved_bytes=(1, 2, 3)))
     with pytest.raises(InputError, match="expected a number of bytes, or one for each device"):
         StepMemory(reserved_bytes=())
-    with pytest.raises(InputError, match="hot_quantile: expected less than 1, got 1"):
+    with pytest.raises(InputError, match="hot_quantile: Input should be less than 1, got 1"):
         StepMemory(hot_quantile=1.0)
 
 

@@ -44,7 +44,7 @@ from shardgym.evaluation.verify.records import (
 )
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
 from shardgym.machine import commit, utc_now
-from shardgym.progress import ProgressBar
+from shardgym.progress import progress_bar
 from shardgym.records import canonical_json, short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
@@ -114,7 +114,7 @@ def verify(
     groups = _by_task(records)
     with contextlib.suppress(TimeIsOver), interrupted_after(budget), ExitStack() as stack:
         get_judge = _cost_maker("judge", trust, obey_limits, stack)
-        bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
+        bar = stack.enter_context(progress_bar(shown=progress, total=len(groups), unit="task", desc="verify"))
         for group in groups:
             if not budget.left_s:
                 raise TimeIsOver
@@ -128,7 +128,7 @@ def verify(
         if solve and budget.left_s:
             get_oracle = _cost_maker("oracle", trust, obey_limits, stack)
             get_judge = _cost_maker("judge", trust, obey_limits, stack)
-            bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
+            bar = stack.enter_context(progress_bar(shown=progress, total=len(records), unit="plan", desc="solve"))
             solving = solve_again(records, checks, trust, get_oracle, get_judge, timeout_s, solve_sample)
             for check, why_not in stack.enter_context(contextlib.closing(solving)):
                 checks[check.where] = check

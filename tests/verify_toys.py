@@ -1,16 +1,11 @@
-"""Verifying records of toy solvers that were changed by hand."""
+"""Records of toy solvers that are changed by hand."""
 
 from __future__ import annotations
 
 import json
 import lzma
 
-from evaluation_toys import CountCost, DriftingCost
-
-from shardgym.evaluation import verify
-
 TOY = "evaluation_toys:"
-TRUST = [CountCost.name, DriftingCost.name]
 
 
 def edit(folder, number, change):
@@ -30,25 +25,3 @@ def pack(folder):
     packed.write_bytes(lzma.compress(path.read_bytes()))
     path.unlink()
     return packed
-
-
-def forget_run(folder):
-    """Records without their run.json are held to nothing but themselves."""
-    (folder / "run.json").unlink()
-
-
-def statuses(folder, **options):
-    return [row.status for row in verify([folder], **{"trust": TRUST} | options).rows]
-
-
-def problem(folder, number):
-    report = verify([folder], trust=TRUST)
-    assert not report.ok
-    assert [row.status == "ok" for row in report.rows] == [i + 1 != number for i in range(len(report.rows))]
-    return report.rows[number - 1]
-
-
-def unmeasured(record):
-    empty = [[None] * 5 for _ in record["cost"]["per_device"]]
-    record["cost"].update(per_device=empty, reason="the worker died")
-    record.update(status="unmeasured", reason="the worker died")

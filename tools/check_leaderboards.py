@@ -1,9 +1,7 @@
-"""Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
+"""Check that the boards prove themselves: `python tools/check_leaderboards.py [FOLDER ...]`.
 
-Every record that a deterministic judge scored is scored again. Of every board a sample is solved again: the same
-records everywhere, chosen by a hash among those that took two seconds or less; with --all it is every record. Where
-there are bounds of all plans, no record may be below them, and one is computed again. At last every generated table and
-page is compared with a fresh one.
+Every record that a deterministic judge scored is scored again. Where there are bounds of all plans, no record may be
+below them, and one is computed again. At last every generated table and page is compared with a fresh one.
 
 FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything
 disagrees.
@@ -27,25 +25,21 @@ from shardgym.evaluation import verify
 from shardgym.evaluation.result import RECORDS, RunInfo, record_files, records_file
 
 ROOT = Path(__file__).parents[1]
-#: Records of each board that are solved again.
-SAMPLE = 6
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all with such a judge")
-    parser.add_argument("--all", action="store_true", help=f"solve every record again, not {SAMPLE} of each board")
     parser.add_argument("--no-pages", action="store_true", help="leave out tables and pages")
     options = parser.parse_args(arguments)
     folders = options.folders or repeatable_boards()
-    sample = None if options.all else SAMPLE
     # Forks, as the tools' modules are found by the path of this process alone.
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
         # Single pages take longest, so they come first.
         made = [] if options.no_pages else fill_pages.PAGES
         pages = [pool.submit(fill_pages.main, ["--check", str(page)]) for page in made]
-        checks = [pool.submit(checked, folder, sample) for folder in folders]
+        checks = [pool.submit(checked, folder) for folder in folders]
         bad = 0
         for path in fill_pages.unpacked(ROOT / "leaderboards"):
             print(f"{path}: is not packed")
@@ -59,19 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if bad else 0
 
 
-def checked(folder: Path, sample: int | None) -> tuple[list[str], bool]:
-    """Check the records of a folder, and its bounds where it has some; returns what to print, and whether it is bad.
-
-    Args:
-        folder: of a run.
-        sample: records that are solved again; None for all.
-    """
+def checked(folder: Path) -> tuple[list[str], bool]:
+    """Check the records of a run, and its bounds where it has some; returns what to print, and whether it is bad."""
     try:
-        report = verify(records_file(folder) or folder / RECORDS, solve=True, solve_sample=sample)
+        report = verify(records_file(folder) or folder / RECORDS)
     except ShardGymError as error:
         return [f"{folder}: {error}"], True
-    lines = [row.line(ascii_only=True) for row in report.rows if row.status in ("mismatch", "unreadable")]
-    lines.append(f"{folder}: {report.footer()}")
+    lines = report.lines()
     below: list[str] = []
     if (folder / plan_bounds.BOUNDS).is_file():
         below = plan_bounds.problems(folder)

@@ -2,7 +2,7 @@
 
     shardgym run --suite quick-v1 --cost cost:BytesOverBandwidth --solver dim_greedy --out results/bytes
 
-`shardgym verify results/bytes --trust cost:BytesOverBandwidth` scores these plans again.
+`shardgym verify results/bytes --cost cost:BytesOverBandwidth` scores these plans again.
 `cost` is the name of the file without `.py`; the command finds it in the folder in which it runs.
 """
 

@@ -79,10 +79,6 @@ HTML = "html"
     help="Each solver in a process of its own, or all in this one, for debuggers (default: where there is fork).",
 )  # fmt: skip
 @click.option("--resume", type=OneOf("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
-@click.option(
-    "--extend", is_flag=True,
-    help="Add seeds or tasks that solvers of the folder lack, which lose their ranks until they have run with them.",
-)  # fmt: skip
 @engine_options
 @json_option
 def run(
@@ -97,7 +93,6 @@ def run(
     timeout: float,
     isolate: bool | None,
     resume: str,
-    extend: bool,
     engine: str,
     workers: int | None,
     address: str | None,
@@ -120,9 +115,8 @@ def run(
     that measures does so one task at a time, with all its cores. The records are the same, in another order. Times of
     solvers are those of a machine on which others work, too. A worker that is lost is replaced and its task done again.
 
-    --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'changed' what was
-    made by other source files of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
-    what is there. A stored plan is used again even if the code of its solver has changed since, which is said.
+    --resume: 'missing' solves what has no record (default), 'all' starts afresh and moves the old records aside. A
+    stored plan is used again even if the code of its solver has changed since.
 
     Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when the solvers that
     were asked for solved nothing; a task that a solver found no feasible plan for is an outcome and shows as its
@@ -150,7 +144,6 @@ def run(
                 seeds=list(seeds) or [0],
                 limit=limit,
                 resume=resume,
-                extend=extend,
                 time_limit_s=time_limit,
                 timeout_s=timeout,
                 isolate=isolate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -42,8 +42,6 @@ class CostModel(abc.ABC):
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
         hardware: tag of the hardware that the times are of; a class attribute will do where it is always the same.
-        limits: of a cost that measures: the largest numbers that somebody else's records may give its settings, by
-            name. `verify` obeys no larger ones by itself.
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
         unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
@@ -52,7 +50,6 @@ class CostModel(abc.ABC):
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
-    limits: ClassVar[Mapping[str, float]] = {}
     learned: ClassVar[bool] = False
     replicas: ClassVar[bool] = False
     unpooled: ClassVar[bool] = False

@@ -11,29 +11,26 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError
+from shardgym.errors import InputError, import_extra
 from shardgym.files import PACKED, make_folder, read_lines, write_whole
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, Record, Whole, canonical_json
 from shardgym.tasks.task import ShardingTask
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 RECORDS = "records.jsonl"
 PACKED_RECORDS = RECORDS + PACKED
 RUN_INFO = "run.json"
 TASKS = "tasks"
-
-#: Tables list what a folder lacks of the records that it promises.
-MAX_TASKS = 100_000
-MAX_RECORDS = 1_000_000
-#: Solvers and seeds of a run.
-MAX_LIST = 1_000
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -82,7 +79,7 @@ class Result(Record):
     """
 
     suite: Label
-    task_index: Annotated[Whole, Field(ge=0, lt=MAX_TASKS)]
+    task_index: Annotated[Whole, Field(ge=0)]
     task_hash: Digest
     solver: Label
     seed: Annotated[Whole, Field(ge=0)]
@@ -104,7 +101,7 @@ class Result(Record):
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None
     judge_settings: dict[str, Any] = Field(default_factory=dict)
-    versions: Annotated[dict[Label, Label], Field(max_length=100)] = Field(default_factory=dict)
+    versions: dict[Label, Label] = Field(default_factory=dict)
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}\+?$")] = ""
     schema: Literal["shardgym.result/1"] = "shardgym.result/1"
 
@@ -134,6 +131,9 @@ class Result(Record):
         """The judge's cost; infinite when status is not "ok"."""
         return self.cost.total_ms if self.cost is not None else float("inf")
 
+
+#: Fields of `Result` that `read_results` leaves out.
+_NOT_IN_TABLES = ("plan", "cost", "solver_settings", "resolved_settings", "judge_settings", "versions", "schema")
 
 #: Fields of `RunInfo` that grow with every run in the same folder; the others must stay as they are.
 _GROWING = ("num_tasks", "solvers", "seeds")
@@ -165,17 +165,10 @@ class RunInfo(Record):
     oracle: Label
     oracle_settings: dict[str, Any]
     time_limit_s: float | None
-    num_tasks: Annotated[Whole, Field(ge=0, le=MAX_TASKS)]
-    solvers: Annotated[tuple[Label, ...], Field(max_length=MAX_LIST)]
-    seeds: Annotated[tuple[Whole, ...], Field(max_length=MAX_LIST)]
+    num_tasks: Annotated[Whole, Field(ge=0)]
+    solvers: tuple[Label, ...]
+    seeds: tuple[Whole, ...]
     schema: Literal["shardgym.run/1"] = "shardgym.run/1"
-
-    @model_validator(mode="after")
-    def _bounded(self) -> RunInfo:
-        promised = self.num_tasks * len(self.solvers) * len(self.seeds)
-        if promised > MAX_RECORDS:
-            raise ValueError(f"{promised:,} records are promised, expected at most {MAX_RECORDS:,} in a folder")
-        return self
 
     @classmethod
     def beside(cls, folder: Path) -> Self | None:
@@ -296,6 +289,36 @@ def read_records(path: str | Path) -> list[Result]:
             )
         results.append(result)
     return results
+
+
+def read_results(path: str | Path) -> pd.DataFrame:
+    """Read results into a pandas DataFrame, one row per record, in the order of files and lines.
+
+    Args:
+        path: a records file, or a folder that is searched for such files.
+
+    Returns:
+        Fields of `Result` but plan, cost and settings; of the cost `total_ms`, `noise` and `judge_version`; and the
+        `file`. Where there is no number, it is NaN.
+
+    Raises:
+        InputError: there are no records, or a line is damaged; file and line are named.
+        MissingDependencyError: pandas is not installed.
+    """
+    pandas = import_extra("pandas", "reading results into a table")
+    names = [field.name for field in dataclasses.fields(Result) if field.name not in _NOT_IN_TABLES]
+    rows = []
+    for file in record_files([path]):
+        for result in read_records(file):
+            cost = result.cost if result.status == "ok" else None
+            row = {name: getattr(result, name) for name in names}
+            of_cost = (cost.total_ms, cost.noise, cost.version) if cost is not None else (None, None, None)
+            rows.append(row | dict(zip(("total_ms", "noise", "judge_version"), of_cost, strict=True), file=str(file)))
+    if not rows:
+        raise InputError(f"{path}: no records yet; expected at least one whole line")
+    frame: pd.DataFrame = pandas.DataFrame(rows)
+    numbers = ("total_ms", "noise", "cpu_time_s", "training_time_s", "time_limit_s")
+    return frame.astype(dict.fromkeys(numbers, float))
 
 
 class TaskSequence(Protocol):

@@ -16,10 +16,10 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.engines import Engine, HereEngine, make_engine
 from shardgym.engines.base import OpenWorker
 from shardgym.errors import InputError
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, records_file, write_task
+from shardgym.evaluation.result import Result, RunInfo, TaskSequence, write_task
 from shardgym.evaluation.solver import Solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
+from shardgym.evaluation.store import Resume, Store, results_of
 from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
 from shardgym.progress import progress_bar
@@ -43,7 +43,6 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     limit: int | None = None,
     resume: Resume | str = Resume.MISSING,
-    extend: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = TIMEOUT_S,
     isolate: bool | None = None,
@@ -69,8 +68,6 @@ def evaluate(
         seeds: every solver solves every task once per seed.
         limit: only the first so many tasks.
         resume: how existing records are treated, see `Resume`.
-        extend: whether solvers which have all their records may end without, and so without a rank: when a run adds
-            seeds or tasks that they have not run with.
         time_limit_s: passed to solvers that take one.
         timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
         isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`): what ends
@@ -104,10 +101,8 @@ def evaluate(
         check_by_name(doing, specs, judge, oracle)
     with ExitStack() as stack:
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
-        running = []
-        if mode is not Resume.NONE:
-            # Before the judge is made: a solver's process holds no copy of it.
-            running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
+        # Before the judge is made: a solver's process holds no copy of it.
+        running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
         _check_apart(judge_cost, oracle_cost)
         run = RunInfo(
@@ -123,14 +118,8 @@ def evaluate(
             solvers=tuple(spec.title for spec in specs),
             seeds=checked_seeds,
         )
-        if mode is Resume.NONE:
-            results = read_records(records_file(folder) or folder / RECORDS)
-            if results:
-                run.join(folder)
-            check_records(results, folder, run, suite, specs)
-            return results_of(run, results)
         stack.enter_context(only_writer(folder))
-        store = open_store(folder, run, mode, suite, running, extend=extend)
+        store = Store(folder, run, mode, suite, specs)
         jobs = _jobs(run, store)
         total = sum(len(job.todo) for job in jobs)
         bar = stack.enter_context(
@@ -147,15 +136,12 @@ def evaluate(
         if jobs:
             # Whether tasks may have the suite's name is found out before any is solved.
             write_task(folder, suite, jobs[0].task_index, suite[jobs[0].task_index])
-        try:
-            for job, answer in doing.run(open_worker, jobs, alone=alone):
-                write_task(folder, suite, job.task_index, suite[job.task_index])
-                for heading, text in answer.errors:
-                    store.log_error(heading, text)
-                store.add(answer.new, answer.renewed)
-                bar.update(len(answer.new))
-        finally:
-            store.mend()
+        for job, answer in doing.run(open_worker, jobs, alone=alone):
+            write_task(folder, suite, job.task_index, suite[job.task_index])
+            for heading, text in answer.errors:
+                store.log_error(heading, text)
+            store.add(answer.new, answer.renewed)
+            bar.update(len(answer.new))
         return results_of(run, store.results)
 
 

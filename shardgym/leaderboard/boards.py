@@ -27,7 +27,7 @@ from shardgym.evaluation.result import (
     read_task,
     record_files,
 )
-from shardgym.evaluation.verify.agreement import deterministic_problem
+from shardgym.evaluation.verify import same_times
 from shardgym.records import canonical_json
 from shardgym.tasks.task import ShardingTask
 
@@ -308,7 +308,7 @@ def _same_outcome(one: Result, other: Result) -> bool:
     ]
     if outcomes[0] != outcomes[1]:
         return False
-    return one.cost is None or other.cost is None or deterministic_problem(one.cost, other.cost) is None
+    return one.cost is None or other.cost is None or same_times(one.cost, other.cost)
 
 
 def _shared(key: BoardKey, files: Sequence[ResultFile]) -> Board:

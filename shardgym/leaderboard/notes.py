@@ -21,7 +21,6 @@ from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import CLOSE, shipped_agreement
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.solver import GROUP
-from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.details import agreement_of_measurements
 from shardgym.leaderboard.ranking import BASE, Ranking
@@ -37,7 +36,7 @@ _BUSY = 1.5
 _BUSY_S = 0.1
 
 #: Starts of notes that stand below every table.
-_CAREFUL = ("WARNING", "Screening", "Non-default settings", "Not measured again")
+_CAREFUL = ("WARNING", "Screening", "Non-default settings")
 
 
 def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:
@@ -144,7 +143,7 @@ def cautions(board: Board) -> list[str]:
     found = _own_measure_notes(board)
     if board.clash is not None:
         found.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
-    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board), *_measured_again_notes(board),
+    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board),
               *_time_notes(board)]  # fmt: skip
     return found + [note for note in others if note.startswith(_CAREFUL)]
 
@@ -155,7 +154,7 @@ def notes(ranking: Ranking) -> list[str]:
     found = [f"Settings of the judge: {_format_settings(json.loads(board.key.judge_settings))}."]
     of_board = [
         *_seed_notes(board), *_solver_notes(board), *board.repeats, *_simulator_notes(board),
-        *_measurement_notes(board), *_measured_again_notes(board), *_time_notes(board),
+        *_measurement_notes(board), *_time_notes(board),
     ]  # fmt: skip
     careful = cautions(board)
     return [*careful, *found, *(note for note in of_board if note not in careful), *_failure_notes(ranking)]
@@ -355,29 +354,6 @@ def _time_notes(board: Board) -> list[str]:
         f"WARNING: times are those of a busy machine, or solvers waited: time/plan is more than {_BUSY:g} times the "
         f"processor time of {', '.join(waited)}."
     ]
-
-
-def _measured_again_notes(board: Board) -> list[str]:
-    """Say whether somebody has measured the plans of a board again, which alone shows that its costs are honest."""
-    lacking = []
-    found = []
-    for file in board.files:
-        if all(r.cost is None or not r.cost.feasible or _is_exact(r.cost) for r in file.results):
-            continue
-        again = MeasuredAgain.beside(file.file)
-        of_file = f" of {file.place}" if len(board.files) > 1 else ""
-        if again is None:
-            lacking.append(of_file)
-        elif again.agrees:
-            found.append(
-                f"All {again.num_plans} plans{of_file} were measured again ({again.measured[:10]}) and agree, at "
-                f"{again.factor:.2f} times the costs."
-            )
-        else:
-            found.append(f"WARNING: measured again ({again.measured[:10]}), the plans{of_file} do not agree.")
-    if lacking and len(board.measurements) == 1:
-        found.append(f"Not measured again{' and'.join(lacking)}: 'shardgym verify' does that, on the same hardware.")
-    return found
 
 
 def _failure_notes(ranking: Ranking) -> list[str]:

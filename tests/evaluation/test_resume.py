@@ -65,24 +65,13 @@ def test_more_tasks_continue_a_limited_run(out, calls):
     assert calls() == 2
 
 
-def test_missing_keeps_failures_and_failed_tries_them_again(out, tmp_path, monkeypatch):
+def test_failures_stay(out, tmp_path, monkeypatch):
     broken = tmp_path / "broken"
     broken.touch()
     monkeypatch.setenv("SHARDGYM_TEST_BROKEN", str(broken))
     assert {r.status for r in run(out, "FixedByNow")} == {"error"}
     broken.unlink()
     assert {r.status for r in run(out, "FixedByNow")} == {"error"}
-    assert {r.status for r in run(out, "FixedByNow", resume="failed")} == {"ok"}
-    assert len(lines(out)) == 3
-    assert len(list(out.glob("records-*.old"))) == 1
-
-
-def test_failed_leaves_what_succeeded_alone(out, calls):
-    run(out, "Logged", "GivesUp")
-    calls()
-    run(out, "Logged", "GivesUp", resume="failed")
-    assert calls() == 0
-    assert len(lines(out)) == 6
 
 
 def test_all_starts_afresh_and_keeps_the_old_file(out, calls):
@@ -98,13 +87,6 @@ def test_all_starts_afresh_even_from_a_damaged_file_of_another_judge(out):
     run(out, "Halves")
     (out / "records.jsonl").write_text("not JSON\n")
     assert len(run(out, "Halves", judge=CountCost("other"), resume="all")) == 3
-
-
-def test_none_reports_what_is_there(out, calls):
-    run(out, "Logged", limit=1)
-    calls()
-    assert len(run(out, "Logged", "Halves", resume="none")) == 1
-    assert calls() == 0
 
 
 @pytest.mark.parametrize("cut", [1, 30, -1])
@@ -164,15 +146,14 @@ def test_a_newer_judge_does_not_continue_the_records_of_an_older_one(out, monkey
         run(out, "Halves")
 
 
-@pytest.mark.parametrize("resume", ["missing", "failed", "none"])
-def test_a_changed_task_is_found_also_where_nothing_is_to_do(out, resume):
+def test_a_changed_task_is_found_also_where_nothing_is_to_do(out):
     """Only task 2 changed, and the run asks for task 0."""
     run(out, "Halves")
     first, second, third = toy_tasks()
     tasks = [first, second, dataclasses.replace(third, batch_size=99)]
     before = lines(out)
     with pytest.raises(InputError, match="another task 2 of suite 'toys'"):
-        run(out, "Halves", tasks=tasks, limit=1, resume=resume)
+        run(out, "Halves", tasks=tasks, limit=1)
     assert lines(out) == before
 
 
@@ -182,17 +163,16 @@ def test_a_suite_that_lost_tasks_is_refused(out):
         run(out, "Halves", tasks=toy_tasks(2))
 
 
-@pytest.mark.parametrize("resume", ["missing", "failed", "none"])
-def test_records_of_a_solver_with_other_settings_are_refused(out, resume):
-    def tuned(k, **options):
+def test_records_of_a_solver_with_other_settings_are_refused(out):
+    def tuned(k):
         spec = SolverSpec(TOY + "Tuned", {"k": k})
-        return evaluate(ToySuite(toy_tasks()), [spec], out=out, judge=CountCost(), oracle="roofline", **options)
+        return evaluate(ToySuite(toy_tasks()), [spec], out=out, judge=CountCost(), oracle="roofline")
 
     tuned(0)
-    assert len(tuned(0, resume=resume)) == 3
+    assert len(tuned(0)) == 3
     with pytest.raises(InputError, match=r"with settings \{\"k\":0\}, this run has \{\"k\":1\}: give this one a label"):
-        tuned(1, resume=resume)
-    assert len(run(out, "Halves", resume=resume)) == (0 if resume == "none" else 3)
+        tuned(1)
+    assert len(run(out, "Halves")) == 3
 
 
 @pytest.mark.parametrize(

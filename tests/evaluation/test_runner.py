@@ -205,7 +205,6 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
         ({"judge_settings": 3}, "judge_settings: expected a dictionary with names for keys, got int 3"),
         ({"judge_settings": {"a": 1}}, "judge_settings are for a cost model given by name"),
         ({"seeds": [0, -1]}, "seed -1 is not a whole number from 0 on"),
-        ({"resume": "mising"}, "unknown resume mode 'mising'"),
         ({"seeds": []}, "no seed was given: name at least one"),
         ({"limit": 0}, "limit 0 is not a whole number from 1 on"),
         ({"limit": 4}, "limit=4: suite 'toys' has 3 tasks; give at most 3"),
@@ -248,7 +247,7 @@ def test_other_tasks_cannot_use_the_name_of_a_suite_of_shardgym(tmp_path):
 
 def test_run_info_tells_what_the_folder_is_about(tmp_path):
     run(tmp_path, "Halves", limit=2)
-    run(tmp_path, "Lopsided", limit=1, seeds=[3], extend=True)
+    run(tmp_path, "Lopsided", limit=1, seeds=[3])
     info = json.loads((tmp_path / "run.json").read_text())
     assert info["num_tasks"] == 2
     assert info["solvers"] == [TOY + "Halves", TOY + "Lopsided"]

@@ -1,266 +1,173 @@
-"""verify: every stored plan is scored again, and whatever was changed by hand is found."""
+"""verify: every stored plan is scored again, and what disagrees is found."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from evaluation_toys import BrokenCost, CountCost, DriftingCost, ToySuite, toy_tasks
-from verify_toys import TOY, TRUST, edit, forget_run, problem, statuses, unmeasured
+from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
+from verify_toys import TOY, edit, pack
 
 from shardgym import load_suite
 from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, verify
 
+COSTS = [CountCost.name, DriftingCost.name]
+
+
+def run(out, *solvers, judge=CountCost.name, count=3):
+    evaluate(ToySuite(toy_tasks(count)), [TOY + s for s in solvers], out=out, judge=judge, oracle="roofline")
+    return out
+
 
 @pytest.fixture
 def toys(tmp_path):
     """Records of two solvers on three toy tasks, judged by CountCost."""
-    suite = ToySuite(toy_tasks())
-    evaluate(suite, [TOY + "Halves", TOY + "Lopsided"], out=tmp_path, judge=CountCost.name, oracle="roofline")
-    return tmp_path
+    return run(tmp_path / "toys", "Halves", "Lopsided")
 
 
-def test_untouched_records_are_verified(toys):
-    report = verify([toys], trust=TRUST)
-    assert report.ok
-    assert statuses(toys) == ["ok"] * 6
-    assert report.rows[0].where == f"{toys / 'records.jsonl'}:1"
-    assert report.footer() == "verified: 6 records, 6 ok, 0 mismatch, 0 skipped, 0 unreadable"
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Records of three solvers under DriftingCost, in the state of the day they were made."""
+    monkeypatch.setattr(DriftingCost, "factor", 1.0)
+    return run(tmp_path / "measured", "Halves", "Lopsided", "Mirrored", judge=DriftingCost.name)
+
+
+def statuses(folder, costs=COSTS):
+    return [row.status for row in verify(folder, costs=costs).rows]
+
+
+def problem(folder, number):
+    """Return what is said of the record on a line, the only one that is not ok."""
+    report = verify([folder], costs=COSTS)
+    assert [row.line for row in report.rows if row.status != "ok"] == [number]
+    row = report.rows[number - 1]
+    assert (report.ok, str(row) in report.lines()) == (row.status != "mismatch", row.status == "mismatch")
+    return f"{row.status}: {row.reason}"
+
+
+def lower(record):
+    record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
+
+
+def test_untouched_records_are_verified_packed_or_not(toys):
+    for prepare in (lambda folder: folder / "records.jsonl", pack):
+        file = prepare(toys)
+        report = verify(toys, costs=COSTS)
+        assert report.ok
+        assert [(row.file, row.line, row.status) for row in report.rows] == [(file, n, "ok") for n in range(1, 7)]
+        assert report.lines() == [f"{file}: 6 ok, 0 mismatch, 0 skipped, 0 failure", "verified: 6 of 6 records"]
 
 
 def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
     evaluate(load_suite("quick-v1"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
-    assert statuses(tmp_path) == ["ok", "ok"]
-
-
-def test_a_cost_that_was_lowered(toys):
-    def lower(record):
-        record["cost"]["per_device"][0][1] = 1.9
-        record["cost"]["per_device"][1][1] = 1.9
-
-    edit(toys, 1, lower)
-    row = problem(toys, 1)
-    assert (row.status, row.reason) == ("mismatch", "stored 1.9 ms, recomputed 2 ms")
-
-
-def test_a_plan_that_was_exchanged(toys):
-    def exchange(record):
-        for shard in record["plan"]["shards"]:
-            shard["devices"] = [1 - shard["devices"][0]] if shard["table"] == "t0" else shard["devices"]
-
-    edit(toys, 3, exchange)
-    assert problem(toys, 3).status == "mismatch"
-
-
-def test_a_plan_that_does_not_fit(toys):
-    edit(toys, 1, lambda record: [shard.update(devices=[0]) for shard in record["plan"]["shards"]])
-    assert problem(toys, 1).reason == (
-        "the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480; "
-        "largest of its 4 shards: 't3' 160, 't2' 160, 't1' 160"
-    )
-
-
-def test_hardware_that_was_renamed(toys):
-    forget_run(toys)
-    edit(toys, 2, lambda record: record.update(hardware="supercomputer"))
-    assert "cost is of toy, the record says supercomputer" in problem(toys, 2).reason
-
-
-def test_a_deterministic_cost_of_other_hardware_than_its_judge_says(toys):
-    def rename(record):
-        record["hardware"] = record["cost"]["hardware"] = "supercomputer"
-
-    edit(toys, 2, rename)
-    assert problem(toys, 2).status == "mismatch"
-
-
-def test_too_few_devices(toys):
-    edit(toys, 1, lambda record: record["cost"]["per_device"].pop())
-    assert problem(toys, 1).reason == "cost of 1 devices, the task has 2"
+    assert statuses(tmp_path, costs=[]) == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
-    "damage", [{"surprise": 1}, {"status": "fine"}, {"task_hash": "0" * 64}, {"plan": None}, {"seed": -1}]
-)
-def test_a_damaged_record_is_unreadable(toys, damage):
-    edit(toys, 4, lambda record: record.update(damage))
-    assert problem(toys, 4).status == "unreadable"
+    ("change", "said"),
+    [
+        (lower, "mismatch: stored 1.2 ms, now 2 ms"),
+        (lambda r: r["cost"]["per_device"][1].__setitem__(1, 1.99), "mismatch: stored 2 ms, now 2 ms"),
+        (lambda r: r["cost"]["per_device"].pop(), "mismatch: stored 2 ms, now 2 ms"),
+        (lambda r: r["plan"]["shards"][0].update(devices=[1]), "mismatch: stored 2 ms, now 3 ms"),
+        (lambda r: [shard.update(devices=[0]) for shard in r["plan"]["shards"]],
+         "mismatch: the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480"),
+        (lambda r: r.update(surprise=1), "mismatch: record"),
+        (lambda r: r.update(task_hash="0" * 64), "mismatch: record: the plan is for another task"),
+        (lambda r: r.update(suite="quick-v1"), "mismatch: task 0 of suite 'quick-v1' is task"),
+        (lambda r: r.update(suite="quick-v1", task_index=99), "mismatch: suite 'quick-v1' has 10 tasks"),
+        (lambda r: r.update(judge="crystal_ball"), "skipped: no judge 'crystal_ball': unknown cost"),
+        (lambda r: r["cost"].update(version="0"), "skipped: scored by 0 on toy, here is 1 on toy"),
+        (lambda r: r["cost"].update(hardware="moon"), "skipped: scored by 1 on moon, here is 1 on toy"),
+    ],
+)  # fmt: skip
+def test_what_was_changed_in_one_record_is_told(toys, change, said):
+    edit(toys, 1, change)
+    assert problem(toys, 1).startswith(said)
 
 
-def test_a_truncated_file(toys):
-    path = toys / "records.jsonl"
-    path.write_bytes(path.read_bytes()[:-40])
-    report = verify([toys], trust=TRUST)
-    assert (report.rows[5].status, report.verdict) == ("skipped", "partly verified")
-    assert report.rows[5].reason.startswith("cut off while it was written")
-    assert "1 record missing" in report.footer()
-
-
-def test_a_failure_that_is_confirmed_does_not_stand_for_costs_that_are_not(toys):
-    """All costs are of a judge that is not at hand; one record holds a plan that is infeasible indeed."""
-    forget_run(toys)
-    for line in range(1, 7):
-        edit(toys, line, lambda record: record.update(judge="crystal_ball"))
-
-    def broken(record):
-        record["plan"]["shards"][0]["devices"] = [99]
-        record.update(status="infeasible", reason="device 99 does not exist")
-        record["cost"] = None
-
-    edit(toys, 1, broken)
-    report = verify([toys], trust=TRUST)
-    assert [row.status for row in report.rows] == ["ok"] + ["skipped"] * 5
-    assert (report.ok, report.verdict) == (False, "NOT VERIFIED")
-    assert "nothing verified in" in report.footer()
-
-
-@pytest.mark.parametrize(("paths", "trust"), [(3, []), (["."], "evaluation_toys:CountCost"), ([3], [])])
-def test_arguments_of_another_kind_are_refused(paths, trust):
-    with pytest.raises(InputError, match="expected a"):
-        verify(paths, trust=trust)
-
-
-@pytest.mark.parametrize(
-    ("solver", "reason"),
-    [("random", "label 'random' is the name of another solver"), ("neur\u043eshard", "should match pattern")],
-)
-def test_labels_that_no_run_accepts_are_mismatches(toys, solver, reason):
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(solver=solver, made_from="dim_greedy"))
-    assert reason in problem(toys, 1).reason
-
-
-def test_a_record_that_is_there_twice(toys):
-    path = toys / "records.jsonl"
-    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
-    assert problem(toys, 7).status == "mismatch"
+def test_the_last_digits_may_differ(toys):
+    edit(toys, 1, lambda r: r["cost"]["per_device"][1].__setitem__(1, 2 * (1 + 5e-7)))
+    assert statuses(toys) == ["ok"] * 6
 
 
 def test_a_task_file_that_is_missing_or_changed(toys):
     first, second, third = (task.digest for task in toy_tasks())
     (toys / "tasks" / f"{first}.json").unlink()
     (toys / "tasks" / f"{second}.json").write_text((toys / "tasks" / f"{third}.json").read_text())
-    assert statuses(toys) == ["unreadable"] * 4 + ["ok"] * 2
+    assert statuses(toys) == ["mismatch"] * 4 + ["ok"] * 2
 
 
-def test_a_suite_of_shardgym_cannot_be_claimed_with_easier_tasks(toys):
-    """The task file next to the records does not count for a name that shardgym knows."""
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(suite="quick-v1"))
-    assert problem(toys, 1).status == "unreadable"
+def test_a_line_that_was_cut_off_is_skipped(toys):
+    path = toys / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert problem(toys, 6) == "skipped: cut off while it was written"
 
 
-def test_an_index_beyond_the_suite(toys):
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(suite="quick-v1", task_index=99))
-    assert "quick-v1' has 10 tasks" in problem(toys, 1).reason
-
-
-def test_failures_are_not_checked_unless_their_plan_shows_them(tmp_path):
-    """A plan that is recorded as infeasible is checked to be; a solver that gave none is not called again."""
-    suite = ToySuite(toy_tasks(1))
-    solvers = [TOY + name for name in ("Overfull", "GivesUp", "Crashes")]
-    evaluate(suite, solvers, out=tmp_path, judge=CountCost.name, oracle="roofline")
-    assert statuses(tmp_path) == ["ok", "failure", "failure"]
-    edit(tmp_path, 1, lambda record: record["plan"]["shards"][0].update(devices=[1]))
-    assert statuses(tmp_path) == ["mismatch", "failure", "failure"]
-
-
-def test_nothing_verified_is_not_ok(tmp_path):
-    evaluate(ToySuite(toy_tasks(1)), [TOY + "GivesUp"], out=tmp_path, judge=CountCost.name, oracle="roofline")
-    report = verify([tmp_path])
-    assert not report.ok
-    assert report.footer().startswith("NOT VERIFIED")
-
-
-def test_a_judge_that_a_record_names_is_not_imported_unless_trusted(toys):
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(judge="subprocess:run", judge_settings={"args": ["false"]}))
-    report = verify([toys], trust=TRUST)
-    assert (report.rows[0].status, report.ok) == ("skipped", True)
-    assert "pass --trust subprocess:run" in report.rows[0].reason
-    assert statuses(toys, trust=[]) == ["skipped"] * 6
-
-
-def test_a_judge_that_does_not_exist_here_is_skipped(toys):
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
-    assert statuses(toys) == ["skipped"] + ["ok"] * 5
-
-
-def test_another_version_of_the_judge_is_skipped(toys, monkeypatch):
-    monkeypatch.setattr(CountCost, "version", "2")
-    assert statuses(toys) == ["skipped"] * 6
-
-
-@pytest.mark.parametrize(
-    "change", [{"noise": 0.2}, {"repeats": 9}, {"compute": "measured"}, {"communication": "measured"}, {"notes": ["x"]}]
-)
-def test_labels_of_a_deterministic_cost_that_were_changed(toys, change):
-    edit(toys, 2, lambda record: record["cost"].update(change))
-    assert problem(toys, 2).reason.startswith(f"{next(iter(change))}: stored ")
-
-
-def test_a_plan_that_the_judge_can_score_is_not_unmeasured(toys):
-    edit(toys, 2, unmeasured)
-    assert problem(toys, 2).reason == "recorded as unmeasured, and the judge says 3 ms"
-
-
-def test_a_plan_that_the_judge_cannot_score_now_either_is_a_failure(tmp_path):
-    evaluate(ToySuite(toy_tasks()), [TOY + "Halves"], out=tmp_path, judge=BrokenCost.name, oracle="roofline")
-    report = verify([tmp_path], trust=[BrokenCost.name])
-    assert [row.status for row in report.rows] == ["ok", "failure", "ok"]
-    assert report.rows[1].reason.endswith("now: MeasurementError: the worker died")
-    assert report.verdict == "partly verified"
-
-
-def test_an_error_has_no_plan(toys):
-    edit(toys, 2, lambda record: (unmeasured(record), record.update(status="error")))
-    assert problem(toys, 2).reason.startswith("recorded as an error")
-
-
-def test_a_file_of_which_nothing_was_verified_is_not_hidden_by_another(toys, tmp_path):
-    other = tmp_path / "other"
-    evaluate(ToySuite(toy_tasks(1)), [TOY + "GivesUp"], out=other, judge=CountCost.name, oracle="roofline")
-    report = verify([toys], trust=TRUST)
-    assert not report.ok
-    assert report.footer().splitlines() == [
-        "NOT VERIFIED: 7 records, 6 ok, 0 mismatch, 0 skipped, 0 unreadable, 1 failed (not checked)",
-        f"nothing verified in {other / 'records.jsonl'}",
-        f"failures, not checked, in {other / 'records.jsonl'}: {TOY}GivesUp on task 0",
-    ]
-
-
-def test_costs_that_were_skipped_make_it_partly_verified(toys):
-    forget_run(toys)
-    edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
-    report = verify([toys], trust=TRUST)
+def test_failures_are_counted_and_verify_nothing(tmp_path, toys):
+    failing = run(tmp_path / "failing", "Overfull", "GivesUp", "Crashes", count=1)
+    assert statuses(failing) == ["failure"] * 3
+    assert not verify(failing, costs=COSTS).ok
+    report = verify([toys, failing], costs=COSTS)
     assert report.ok
-    assert report.footer().startswith("partly verified: 6 records, 5 ok")
+    assert report.lines()[1:] == [
+        f"{failing / 'records.jsonl'}: 0 ok, 0 mismatch, 0 skipped, 3 failure", "verified: 6 of 9 records"
+    ]  # fmt: skip
 
 
-def test_paths_that_hold_nothing_are_errors(tmp_path):
+def test_a_folder_never_makes_it_import_a_module(toys, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_a_stranger.py").write_text("raise SystemExit('imported')\n")
+    edit(toys, 1, lambda record: record.update(judge="of_a_stranger:Cost"))
+    assert problem(toys, 1) == "skipped: no judge 'of_a_stranger:Cost': to import it, pass --cost of_a_stranger:Cost"
+    assert statuses(toys, costs=[]) == ["skipped"] * 6
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.8, 0.5])
+def test_measured_costs_may_drift_together(measured, monkeypatch, factor):
+    monkeypatch.setattr(DriftingCost, "factor", factor)
+    assert statuses(measured) == ["ok"] * 9
+
+
+def test_a_measured_cost_that_is_off_the_median_stands_out(measured, monkeypatch):
+    monkeypatch.setattr(DriftingCost, "factor", 1.3)
+    for number, times, is_off in ((2, 0.6, True), (2, 1.1 / 0.6, False), (2, 1.15, True)):
+        edit(measured, number, lambda r, times=times: r["cost"].update(
+            per_device=[[times * ms for ms in row] for row in r["cost"]["per_device"]]))  # fmt: skip
+        assert statuses(measured)[number - 1] == ("mismatch" if is_off else "ok")
+    assert "1.03 times, the median of the file is 1." in problem(measured, 2)
+
+
+def test_plans_of_one_task_are_measured_in_one_call(measured, monkeypatch):
+    sizes, score = [], CountCost.score
+    counted = lambda self, task, plans: sizes.append(len(plans)) or score(self, task, plans)  # noqa: E731
+    monkeypatch.setattr(CountCost, "score", counted)
+    verify([measured], costs=COSTS)
+    assert sizes == [3, 3, 3]
+
+
+def test_paths_that_hold_nothing_and_files_too_large_are_errors(tmp_path, toys, monkeypatch):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no records"):
-        verify([tmp_path])
+        verify([tmp_path / "empty"])
     with pytest.raises(InputError, match="does not exist"):
         verify([tmp_path / "nowhere"])
+    with (toys / "records.jsonl").open("ab") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(InputError, match="has more than 256 MiB"):
+        verify(toys)
 
 
-@pytest.mark.parametrize("text", ["# a page\n\nof text\n", '{"a": 1}\n{"a": 2}\n', "\x00\n\x01\n"])
-def test_a_file_that_holds_no_records_is_one_error(tmp_path, text):
-    path = tmp_path / "notes.md"
-    path.write_text(text)
-    with pytest.raises(
-        InputError, match=r"notes\.md is no file of records, its first line is not one: .*records\.jsonl"
-    ):
-        verify(path)
-
-
-def test_trust_that_no_record_needs_is_named(toys, capsys):
-    assert verify(toys, trust=[*TRUST, "nomod:X"]).unused_trust == [DriftingCost.name, "nomod:X"]
-    trust = [part for name in (CountCost.name, "nomod:X") for part in ("--trust", name)]
-    for options in ([], ["-q"]):
-        assert main(["verify", str(toys), *trust, *options]) == 0
-        assert capsys.readouterr().err == "shardgym: warning: --trust nomod:X: no record names it\n"
-    assert main(["verify", str(toys), "--trust", "random"]) == 2
-    assert "trust: expected module:Class, got str 'random'" in capsys.readouterr().err
+def test_the_command_prints_what_disagrees_and_exits_with_1(toys, capsys):
+    command = ["verify", str(toys), "--cost", CountCost.name]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "verified: 6 of 6 records"
+    edit(toys, 2, lower)
+    assert main(command) == 1
+    first, *_, verdict = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"mismatch {toys / 'records.jsonl'}:2 toys/0 {TOY}Lopsided seed 0: stored 1.8 ms")
+    assert verdict == "NOT VERIFIED: 5 of 6 records"
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["counts"] == {"ok": 5, "mismatch": 1, "skipped": 0, "failure": 0}

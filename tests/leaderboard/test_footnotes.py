@@ -13,7 +13,7 @@ from shardgym import PlanCost
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, BoardAgreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
-from shardgym.evaluation import evaluate, verify
+from shardgym.evaluation import evaluate
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank
 from shardgym.leaderboard.notes import cautions, footer
@@ -77,9 +77,7 @@ def test_without_run_json_the_settings_of_the_oracle_are_not_known(tmp_path):
 
 
 def run_seeds(out, *solvers, seeds):
-    evaluate(
-        ToySuite(toy_tasks()), list(solvers), out=out, judge=CountCost(), oracle="roofline", seeds=seeds, extend=True
-    )
+    evaluate(ToySuite(toy_tasks()), list(solvers), out=out, judge=CountCost(), oracle="roofline", seeds=seeds)
 
 
 def ranked(*folders):
@@ -107,7 +105,7 @@ def test_seeds_that_all_have_are_named(tmp_path, seeds, note):
 
 
 def test_a_solver_with_another_seed_in_the_same_folder_leaves_all_incomplete(tmp_path):
-    """run.json asks every solver for both seeds, as `verify` does."""
+    """run.json asks every solver for both seeds, as tables do."""
     run_seeds(tmp_path, ONE, seeds=[0])
     run_seeds(tmp_path, TWO, seeds=[1])
     ranking = ranked(tmp_path)
@@ -201,27 +199,6 @@ def test_records_of_one_solver_with_different_settings_are_a_warning(tmp_path):
 
 
 # Measured judges
-
-
-def test_a_measured_board_says_whether_somebody_measured_it_again(tmp_path):
-    """Nobody has, it agrees, it does not; what was found of other records counts for nothing."""
-    solvers = [ONE, TWO]
-    evaluate(ToySuite(toy_tasks()), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
-    lacking = "Not measured again: 'shardgym verify' does that, on the same hardware."
-    assert lacking in cautions(ranked(tmp_path).board)
-    assert lacking in footer(ranked(tmp_path))[2]
-    verify(tmp_path, trust=[DriftingCost.name])
-    (note,) = [note for note in notes_on(ranked(tmp_path)) if "measured again" in note]
-    assert note.startswith("All 6 plans were measured again (20")
-    assert note.endswith(") and agree, at 1.00 times the costs.")
-    assert "measured again" not in footer(ranked(tmp_path))[2]
-    records = tmp_path / "records.jsonl"
-    records.write_text(records.read_text().replace("2.0", "1.0"))
-    assert lacking in footer(ranked(tmp_path))[2]
-    verify(tmp_path, trust=[DriftingCost.name])
-    assert "WARNING: measured again (20" in footer(ranked(tmp_path))[2]
-    evaluate(ToySuite(toy_tasks()), solvers, out=tmp_path / "exact", judge=CountCost(), oracle="roofline")
-    assert not any("easured again" in note for note in notes_on(ranked(tmp_path / "exact")))
 
 
 # Simulated judges

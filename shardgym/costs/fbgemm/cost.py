@@ -12,7 +12,7 @@ import random
 import re
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -91,10 +91,6 @@ class FbgemmCost(CostModel):
     deterministic: ClassVar[bool] = False
     replicas: ClassVar[bool] = True
     unpooled: ClassVar[bool] = True
-    #: Several times what any board of ours was measured with.
-    limits: ClassVar[Mapping[str, float]] = {
-        "workers": 16, "rounds": 50, "warmups": 20, "iterations": 50, "timeout_s": 600, "seed": 2**32 - 1,
-    }  # fmt: skip
 
     def __init__(
         self,

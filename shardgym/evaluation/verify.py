@@ -1,0 +1,230 @@
+"""verify: every stored plan is checked against its task and scored again."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.evaluation.result import Result, read_task, record_files
+from shardgym.files import read_lines
+from shardgym.plans.feasibility import plan_problems
+from shardgym.plans.plan import ShardingPlan
+from shardgym.progress import progress_bar
+from shardgym.records import canonical_json
+
+#: Of deterministic costs: other processors and libraries round the last digits differently.
+EXACT = 1e-6
+#: A measured plan may be off the median of its file by this share either way.
+SHARE = 0.2
+#: Larger files are none of ours.
+MAX_BYTES = 2**28
+
+RULE = f"""Every stored plan must be feasible. Deterministic costs must be the same to {EXACT:g}. Measured plans are
+measured again, those of a task together: divided by the median of new/old over their file, times must agree to
+{SHARE:.0%}. Costs of other hardware or of another version of the judge are skipped, and records without a cost are
+failures, which nothing can be checked of."""
+
+#: `ok`: agrees with a fresh score. `mismatch`: does not, is damaged, or its task is not at hand. `skipped`: cannot be
+#: scored here. `failure`: claims no cost.
+CheckStatus = Literal["ok", "mismatch", "skipped", "failure"]
+STATUSES: tuple[CheckStatus, ...] = ("ok", "mismatch", "skipped", "failure")
+
+
+class RecordCheck(NamedTuple):
+    """What became of one record.
+
+    Attributes:
+        file: where it is.
+        line: of the file, from 1.
+        subject: suite, task, solver and seed; "" where the line is damaged.
+        status: see `CheckStatus`.
+        reason: why it is not ok; of one that is, the stored and the fresh time.
+    """
+
+    file: Path
+    line: int
+    subject: str
+    status: CheckStatus
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.file}:{self.line} {self.subject}: {self.reason}"
+
+
+class VerifyReport(NamedTuple):
+    """What became of all records, in the order of files and lines."""
+
+    rows: Sequence[RecordCheck]
+
+    def count(self, status: CheckStatus, file: Path | None = None) -> int:
+        """Return how many records have this status, of one file or of all."""
+        return sum(row.status == status and file in (None, row.file) for row in self.rows)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was verified and nothing disagrees."""
+        return self.count("ok") > 0 and not self.count("mismatch")
+
+    def lines(self) -> list[str]:
+        """Return a line for every mismatch, one with counts and skips of every file, and the verdict."""
+        found = [str(row) for row in self.rows if row.status == "mismatch"]
+        for file in dict.fromkeys(row.file for row in self.rows):
+            counts = ", ".join(f"{self.count(status, file)} {status}" for status in STATUSES)
+            skips = Counter(row.reason for row in self.rows if row.file == file and row.status == "skipped")
+            why = "; ".join(f"{reason} ({count})" for reason, count in skips.items())
+            found.append(f"{file}: {counts}{f'; skipped: {why}' if why else ''}")
+        return [*found, f"{'verified' if self.ok else 'NOT VERIFIED'}: {self.count('ok')} of {len(self.rows)} records"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report JSON-ready."""
+        return {
+            "ok": self.ok,
+            "counts": {status: self.count(status) for status in STATUSES},
+            "records": [row._asdict() | {"file": str(row.file)} for row in self.rows],
+        }
+
+
+def verify(
+    paths: str | Path | Iterable[str | Path], *, costs: Collection[str] = (), progress: bool = False
+) -> VerifyReport:
+    """Check every stored plan against its task, and score it again with the judge of its record; see `RULE`.
+
+    Args:
+        paths: records files, or folders that are searched for them; one, or several.
+        costs: judges `module:Class` that records may name. Others than these and registered ones are never imported,
+            so that somebody else's records cannot make this process run code.
+        progress: draw a progress bar on standard error when it is a terminal.
+
+    Raises:
+        InputError: a path does not exist, cannot be read, or has more than `MAX_BYTES`.
+    """
+    files = record_files([paths] if isinstance(paths, str | Path) else paths)
+    for file in files:
+        if file.stat().st_size > MAX_BYTES:
+            raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB, which no file of records has")
+    rows: list[RecordCheck] = []
+    with (
+        ExitStack() as stack,
+        progress_bar(shown=progress, total=len(files), unit="file", desc="verify") as bar,
+    ):
+        judges = _Judges(costs, stack)
+        for file in files:
+            rows += _check_file(file, judges)
+            bar.update()
+    return VerifyReport(rows)
+
+
+class _Judges:
+    """Makes judges, once each; a stack closes them."""
+
+    def __init__(self, costs: Collection[str], stack: ExitStack) -> None:
+        self._costs = costs
+        self._stack = stack
+        self._made: dict[str, CostModel | str] = {}
+
+    def of(self, name: str, settings: Mapping[str, Any]) -> CostModel | str:
+        """Return the judge, or why it cannot be made here."""
+        key = canonical_json([name, dict(settings)])
+        if key not in self._made:
+            try:
+                if ":" in name and name not in self._costs:
+                    raise InputError(f"to import it, pass --cost {name}")
+                self._made[key] = self._stack.enter_context(make_cost(name, **settings))
+            except (InputError, MissingDependencyError) as error:
+                self._made[key] = f"no judge '{name}': {error}"
+        return self._made[key]
+
+
+def _check_file(file: Path, judges: _Judges) -> list[RecordCheck]:
+    """Check the records of a file, in the order of its lines."""
+    checks: dict[int, RecordCheck] = {}
+    groups: dict[tuple[object, ...], dict[int, Result]] = defaultdict(dict)
+    for line in read_lines(file):
+        if not line.whole:
+            checks[line.number] = RecordCheck(file, line.number, "", "skipped", "cut off while it was written")
+            continue
+        try:
+            result = Result.from_json(line.text, source="record")
+        except InputError as error:
+            checks[line.number] = RecordCheck(file, line.number, "", "mismatch", str(error))
+            continue
+        subject = f"{result.suite}/{result.task_index} {result.solver} seed {result.seed}"
+        checks[line.number] = RecordCheck(file, line.number, subject, "failure", f"{result.status}: {result.reason}")
+        if result.status == "ok":
+            settings = canonical_json(result.judge_settings)
+            key = result.suite, result.task_index, result.task_hash, result.judge, settings
+            groups[key][line.number] = result
+    measured: dict[int, float] = {}
+    for group in groups.values():
+        for number, (status, reason) in _check_task(file.parent, group, judges, measured):
+            checks[number] = checks[number]._replace(status=status, reason=reason)
+    median = statistics.median(measured.values()) if measured else 1.0
+    for number, ratio in measured.items():
+        if not 1 / (1 + SHARE) <= ratio / median <= 1 + SHARE:
+            reason = f"{checks[number].reason}: {ratio:.2f} times, the median of the file is {median:.2f}"
+            checks[number] = checks[number]._replace(status="mismatch", reason=reason)
+    return [checks[number] for number in sorted(checks)]
+
+
+def _check_task(
+    folder: Path, group: Mapping[int, Result], judges: _Judges, measured: dict[int, float]
+) -> Iterator[tuple[int, tuple[CheckStatus, str]]]:
+    """Yield number of the line, status and reason of records of one task and judge, which scores them together.
+
+    New over old times of plans that are measured go to `measured`: what they say is seen over the whole file.
+    """
+    first = next(iter(group.values()))
+    judge = judges.of(first.judge, first.judge_settings)
+    try:
+        task = read_task(first, folder)
+    except InputError as error:
+        yield from dict.fromkeys(group, ("mismatch", str(error))).items()
+        return
+    scored: dict[int, tuple[ShardingPlan, PlanCost]] = {}
+    for number, result in group.items():
+        plan, cost = result.plan, result.cost
+        assert plan is not None  # as the result is ok
+        assert cost is not None
+        problems = plan_problems(task, plan.shards, plan.group_size)
+        if problems:
+            yield number, ("mismatch", f"the plan is infeasible: {problems[0]}")
+        elif isinstance(judge, str):
+            yield number, ("skipped", judge)
+        elif (cost.version, cost.hardware) != (judge.version, judge.hardware):
+            here = f"here is {judge.version} on {judge.hardware}"
+            yield number, ("skipped", f"scored by {cost.version} on {cost.hardware}, {here}")
+        else:
+            scored[number] = plan, cost
+    if isinstance(judge, str) or not scored:
+        return
+    try:
+        answers = judge.evaluate(task, [plan for plan, _ in scored.values()])
+    except (InputError, MeasurementError) as error:
+        yield from dict.fromkeys(scored, ("skipped", f"the judge cannot score it here: {error}")).items()
+        return
+    for (number, (_, old)), new in zip(scored.items(), answers, strict=True):
+        if not new.feasible:
+            yield number, ("mismatch", f"cannot be scored again: {new.reason}")
+            continue
+        if not judge.deterministic:
+            measured[number] = new.total_ms / max(old.total_ms, 1e-9)
+        agrees = not judge.deterministic or same_times(old, new)
+        said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
+        yield number, ("ok" if agrees else "mismatch", said)
+
+
+def same_times(old: PlanCost, new: PlanCost) -> bool:
+    """Say whether all times are the same to `EXACT`."""
+    if old.per_device.shape != new.per_device.shape:
+        return False
+    pairs = ((old.per_device, new.per_device), (old.total_ms, new.total_ms))
+    return all(np.allclose(one, other, rtol=EXACT, atol=0) for one, other in pairs)

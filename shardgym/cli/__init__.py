@@ -6,22 +6,22 @@ says why. With SHARDGYM_DEBUG=1 in the environment, an error that nobody foresaw
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from shardgym import __version__
-from shardgym.cli import checks, migrate, plans, records, run, solve, sweep, tables, torchrec, training
-from shardgym.cli.common import INTERRUPTED
 from shardgym.errors import ShardGymError, one_line
 
+INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 
@@ -30,26 +30,71 @@ class Terminated(BaseException):
     """SIGTERM, as an exception: what is open is closed, and temporary files are removed."""
 
 
-PLAN = click.Group(
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called.
+
+    Args:
+        name: of the group.
+        commands: where each command is, `module:function`, and its summary, so that the group's help imports none.
+        **options: those of `click.Group`.
+    """
+
+    def __init__(self, name: str, commands: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(name, no_args_is_help=False, **options)
+        self.lazy = dict(commands)
+        self.commands = dict.fromkeys(commands, self)  # click suggests names of these
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command; None where there is no such command."""
+        if name not in self.lazy:
+            return None
+        module, _, function = self.lazy[name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"shardgym.cli.{module}".rstrip(".")), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in sorted(self.lazy.items())])
+
+
+PLAN = LazyGroup(
     "plan",
-    [plans.show, plans.diff, migrate.plan_migrate, torchrec.plan_export, torchrec.plan_import],
-    no_args_is_help=False,
+    {
+        "show": ("plans:show", "Draw a plan: memory, time and the worst device."),
+        "diff": ("plans:diff", "Compare two plans, A and B."),
+        "migrate": ("migrate:plan_migrate", "Say what moves from plan OLD, which is in use, to plan NEW."),
+        "export": ("torchrec:plan_export", "Write a plan as TorchRec's ShardingPlan."),
+        "import": ("torchrec:plan_import", "Read TorchRec's ShardingPlan as a plan."),
+    },
     help="Show, compare, move between, export and import plans.",
 )
 
-ROOT = click.Group(
+ROOT = LazyGroup(
     "shardgym",
-    [
-        checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard,
-        run.plot, sweep.sweep_machines, tables.import_tables, torchrec.import_torchrec, checks.check_solver,
-        training.collect, training.pretrain, training.fit, checks.doctor,
-    ],
-    no_args_is_help=False,
+    {
+        "list": ("checks:list_names", "List what there is by name."),
+        "run": ("run:run", "Run solvers on a suite and rank them."),
+        "solve": ("solve:solve", "Make one plan for one task and write it to a file."),
+        "plan": (":PLAN", "Show, compare, move between, export and import plans."),
+        "measure": ("plans:measure", "Measure what plans for one task cost."),
+        "verify": ("records:verify", "Score stored plans again and compare with their records."),
+        "leaderboard": ("run:leaderboard", "Print ranked tables from stored records."),
+        "plot": ("run:plot", "Draw three plots for every ranked table."),
+        "sweep": ("sweep:sweep_machines", "Plan a model for other GPUs and numbers of them."),
+        "import-tables": ("tables:import_tables", "Make a task of your own tables, or of a log of their ids."),
+        "import-torchrec": ("torchrec:import_torchrec", "Make a task from your own TorchRec model."),
+        "check-solver": ("checks:check_solver", "Check that a solver keeps the rules of the interface."),
+        "collect": ("training:collect", "Measure what simulators are trained on."),
+        "pretrain": ("training:pretrain", "Train the simulator on measured samples."),
+        "fit": ("training:fit", "Train a learned solver and write its weights."),
+        "doctor": ("checks:doctor", "Say what this machine can measure."),
+    },
     help="Benchmark for embedding-table sharding, measured with real kernels.",
     epilog="'shardgym COMMAND --help' explains a command. Every command takes --json. "
     "Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
-)  # fmt: skip
+)
 click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(version)s")(ROOT)
 
 

@@ -32,9 +32,6 @@ TASK_AND_PLAN = (
     '{"TABLE": DEVICE, ...} in .json, columns table,devices in .csv, several devices separated by blanks.'
 )
 
-#: Exit code of a command that Ctrl-C ended.
-INTERRUPTED = 130
-
 #: What a value of an option is read as.
 Parsed = TypeVar("Parsed")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from shardgym.cli import INTERRUPTED
 from shardgym.cli.common import (
-    INTERRUPTED,
     NOTATION,
     Command,
     OneOf,

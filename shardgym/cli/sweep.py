@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import click
 
+from shardgym.cli import INTERRUPTED
 from shardgym.cli.common import (
-    INTERRUPTED,
     NOTATION,
     Command,
     by_name,

@@ -12,8 +12,8 @@ import click
 from tabulate import tabulate
 from tqdm import tqdm
 
+from shardgym.cli import INTERRUPTED
 from shardgym.cli.common import (
-    INTERRUPTED,
     NOTATION,
     Command,
     OneOf,

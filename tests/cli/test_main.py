@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 import shardgym
@@ -15,14 +16,28 @@ from shardgym.cli import PLAN, ROOT, main
 from shardgym.tasks.suites import suite_names
 
 SUITES = ", ".join(suite_names())
-COMMANDS = sorted({*ROOT.commands} - {"plan"}) + [f"plan {name}" for name in PLAN.commands]
+COMMANDS = sorted({*ROOT.lazy} - {"plan"}) + [f"plan {name}" for name in PLAN.lazy]
 
 
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {name} " in text for name in ROOT.commands)
+    assert all(f"  {name} " in text for name in ROOT.lazy)
     assert "..." not in text.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("group", [ROOT, PLAN])
+def test_summaries_are_those_of_the_commands(group):
+    context = click.Context(group)
+    shown = {name: summary for name, (_, summary) in group.lazy.items()}
+    assert shown == {name: group.get_command(context, name).get_short_help_str(70) for name in shown}
+
+
+def test_help_imports_no_command():
+    code = "import sys; from shardgym.cli import main; main(['--help']); print([m for m in sys.modules if m in %r])"
+    heavy = ("pydantic", "scipy", "numba", "torch", "shardgym.cli.run")
+    done = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_version(capsys):

@@ -30,9 +30,8 @@ from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
 from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.tables.pools import load_pool
-from shardgym.tables.streams.files import MIN_ROWS
-from shardgym.tables.streams.open import ENDINGS, holds_ids, open_stream
 from shardgym.tables.streams.statistics import FeatureStatistics
+from shardgym.tables.streams.stream import ENDINGS, MIN_ROWS, holds_ids, open_stream
 from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
 from shardgym.tables.table import Optimizer, TablePool
 from shardgym.tasks.task import ShardingTask
@@ -114,7 +113,7 @@ def import_tables(
         batch_size = batch_size or stream.batch_size
         if batch_size is None:
             raise InputError(f"{source}: says no batch size; give --batch-size")
-        found = stream.statistics(batch_size, ranks=devices or 1, checksum=not fit)
+        found = stream.statistics(batch_size, checksum=not fit)
         if isinstance(widths, dict):
             widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
         pool = pool_of_statistics(stream, found, widths, fit)
@@ -152,7 +151,7 @@ def import_tables(
     else:
         print(f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}")
     if found:
-        _print_statistics(found, devices)
+        _print_statistics(found)
     if by_largest_id:
         of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
         print(f"rows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)")
@@ -180,24 +179,19 @@ def _row(found: FeatureStatistics) -> dict[str, float]:
         "samples": found.samples,
         "pooling_factor": found.pooling_factor,
         "distinct_share": found.distinct_share,
-        "rank_distinct_share": found.rank_distinct_share,
     }
 
 
-def _print_statistics(found: dict[str, FeatureStatistics], devices: int | None) -> None:
+def _print_statistics(found: dict[str, FeatureStatistics]) -> None:
     ids = sum(of_one.ids for of_one in found.values())
     distinct = sum(of_one.distinct for of_one in found.values()) / max(ids, 1)
-    rank_distinct = sum(of_one.rank_distinct for of_one in found.values()) / max(ids, 1)
     first = next(iter(found.values()))
     text = f"{count(first.samples, 'sample')} in whole batches, {count(ids, 'id')}: distinct rows are "
-    text += f"{100 * distinct:.1f} % of the ids of a batch"
-    print(text + (f", {100 * rank_distinct:.1f} % of those of a device's own samples" if devices else ""))
+    print(text + f"{100 * distinct:.1f} % of the ids of a batch")
     if len(found) <= _MOST_LISTED:
-        headers = ("feature", "rows", "ids per sample", "distinct", "of a device" if devices else None)
+        headers = ("feature", "rows", "ids per sample", "distinct")
         cells = [
             [name, f"{of_one.rows:,}", f"{of_one.pooling_factor:.3g}", f"{100 * of_one.distinct_share:.1f} %"]
-            + ([f"{100 * of_one.rank_distinct_share:.1f} %"] if devices else [])
             for name, of_one in found.items()
         ]
-        shown = [header for header in headers if header]
-        print(tabulate(cells, headers=shown, tablefmt="simple", disable_numparse=True))
+        print(tabulate(cells, headers=headers, tablefmt="simple", disable_numparse=True))

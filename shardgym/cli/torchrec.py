@@ -33,7 +33,7 @@ from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_t
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind
 from shardgym.registry import find_class
-from shardgym.tables.streams.open import holds_hashes, open_stream
+from shardgym.tables.streams.stream import holds_hashes, open_stream
 from shardgym.tables.table import Optimizer
 from shardgym.tasks.topology import GIB
 

@@ -11,10 +11,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from shardgym.arguments import describe
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.tables.bags import Bags
-from shardgym.tables.streams.files import RecordedStream
-from shardgym.tables.streams.fit import fit_ids
 from shardgym.tables.streams.statistics import FeatureStatistics
-from shardgym.tables.streams.stream import IdStream
+from shardgym.tables.streams.stream import IdStream, RecordedStream
+from shardgym.tables.streams.tables import fit_ids
 from shardgym.tables.table import IdDistribution, UniformIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
@@ -107,11 +106,7 @@ def _access_of_sample(
         InputError: a feature is missing, bags and ids contradict each other, or an id is out of range.
     """
     bags = _bags_of(sample) if isinstance(sample, KeyedJaggedTensor) else sample
-    read_together = isinstance(bags, IdStream) and bags.read_together > 1
-    access: dict[str, Access] = {}
-    for group in [tables] if read_together else [[table] for table in tables]:
-        access |= _group_access(group, bags, batch_size)
-    return access
+    return _group_access(tables, bags, batch_size)
 
 
 def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
@@ -124,7 +119,7 @@ def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
 def _group_access(
     tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
 ) -> dict[str, Access]:
-    """Return the accesses of tables whose ids are read together, each by all of its features."""
+    """Return the accesses of tables, each by all of its features."""
     found: dict[str, FeatureStatistics] = {}
     for batch in _batches(tables, sample, batch_size):
         for table in tables:

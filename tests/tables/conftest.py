@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 
 import pytest
 
@@ -32,6 +33,27 @@ def write_parquet(tmp_path):
     def write(name="ids.parquet", row_group_size=None, **columns):
         arrays = {name: pyarrow.array(values) for name, values in columns.items()}
         parquet.write_table(pyarrow.table(arrays), tmp_path / name, row_group_size=row_group_size)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def write_dlrm(tmp_path):
+    """Return a function that writes bags[table][sample] = list of ids as dlrm_datasets."""
+    torch = pytest.importorskip("torch")
+
+    def write(bags, name="toy.pt", **parts):
+        samples = list(itertools.chain.from_iterable(bags))
+        lengths = torch.tensor([len(ids) for ids in samples])
+        content = {
+            "indices": torch.tensor(list(itertools.chain.from_iterable(samples)), dtype=torch.int64),
+            "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+            "lengths": lengths.reshape(len(bags), -1),
+            **parts,
+        }
+        with (gzip.open if name.endswith(".gz") else open)(tmp_path / name, "wb") as file:
+            torch.save(tuple(content.values()), file)
         return tmp_path / name
 
     return write

@@ -38,7 +38,7 @@ from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Record
 from shardgym.tables.pools.files import load_user_tables
-from shardgym.tables.streams.open import ENDINGS, holds_ids, open_stream
+from shardgym.tables.streams.stream import ENDINGS, holds_ids, open_stream
 from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_stream
 from shardgym.tables.table import (
     DEFAULT_BATCH_SIZE,

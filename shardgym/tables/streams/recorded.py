@@ -9,8 +9,8 @@ from cachetools import LRUCache, cached
 
 from shardgym.errors import InputError
 from shardgym.tables.bags import Bags
-from shardgym.tables.streams.open import open_stream
 from shardgym.tables.streams.statistics import Checksum
+from shardgym.tables.streams.stream import open_stream
 from shardgym.tables.table import RecordedIds
 
 #: Environment variable with the folders that are searched for recorded ids, separated like PATH.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from shardgym.errors import InputError
 from shardgym.tables.bags import Bags, ReuseCounts
 from shardgym.tables.repeats import mean_run_length
 from shardgym.tables.row_ranges import RANGES, RangeCounts, count_in_ranges, range_bounds
-from shardgym.tables.streams.frequencies import RowFrequencies, row_frequencies
+from shardgym.tables.streams.frequencies import MOST_COUNTED_ROWS, CountedRows, SketchedRows
 from shardgym.tables.table import Lengths
 
 #: Batches, from the first one on, whose runs are looked at.
@@ -42,41 +41,33 @@ class FeatureStatistics:
     Args:
         rows: that its ids are of.
         batch_size: samples per batch.
-        ranks: parts of a batch whose distinct rows are counted, too.
         frequencies: whether to count how often each row is looked up.
         checksum: whether to compute the checksum of a recording.
 
     Attributes:
         rows: see above.
         batch_size: see above.
-        ranks: see above.
         batches: that were counted.
         ids: in all of them.
         distinct: rows that a batch touches, summed over batches.
-        rank_distinct: rows that the samples of a rank touch, summed over ranks and batches.
         reuse: how often batches touch their rows, summed over batches.
         frequencies: of rows; None unless they were asked for.
     """
 
-    def __init__(
-        self, rows: int, batch_size: int, ranks: int = 1, *, frequencies: bool = False, checksum: bool = False
-    ) -> None:
+    def __init__(self, rows: int, batch_size: int, *, frequencies: bool = False, checksum: bool = False) -> None:
         self.rows = rows
         self.batch_size = batch_size
-        self.ranks = ranks
         self.batches = 0
         self.ids = 0
         self.distinct = 0
-        self.rank_distinct = 0
         self.reuse = ReuseCounts()
-        self.frequencies: RowFrequencies | None = row_frequencies(rows) if frequencies else None
+        self.frequencies: CountedRows | SketchedRows | None = None
+        if frequencies:
+            self.frequencies = CountedRows(rows) if rows <= MOST_COUNTED_ROWS else SketchedRows()
         self._bounds = range_bounds(min(RANGES, rows), rows)
         self._in_ranges: Ints = np.zeros((2, len(self._bounds) - 1), dtype=np.int64)
-        #: Lookups of the row of each range that a batch looks up most, summed over batches.
-        self._hottest: Ints = np.zeros(len(self._bounds) - 1, dtype=np.int64)
         self._run_lengths: list[float] = []
-        self._shortest: int | None = None
-        self._longest = 0
+        self._shortest, self._longest = 2**62, 0
         self._checksum = Checksum() if checksum else None
 
     def add(self, bags: Bags) -> None:
@@ -86,22 +77,11 @@ class FeatureStatistics:
         self.batches += 1
         self.ids += len(indices)
         self.distinct += len(touched)
-        if self.ranks > 1:
-            ends = np.concatenate([[0], np.cumsum(lengths)])
-            cuts = ends[np.arange(self.ranks + 1) * len(lengths) // self.ranks]
-            parts = [np.unique(indices[first:stop]) for first, stop in itertools.pairwise(cuts)]
-            self.rank_distinct += sum(map(len, parts))
-        else:
-            self.rank_distinct += len(touched)
         self.reuse.add(ReuseCounts.of_counts(counts))
-        in_ranges = count_in_ranges(touched, counts, self._bounds)
-        self._in_ranges += in_ranges
-        filled = in_ranges[1] > 0
-        self._hottest[filled] += np.maximum.reduceat(counts, np.searchsorted(touched, self._bounds[:-1])[filled])
+        self._in_ranges += count_in_ranges(touched, counts, self._bounds)
         if len(self._run_lengths) < _RUN_BATCHES:
             self._run_lengths.append(mean_run_length(indices, lengths))
-        shortest = int(lengths.min())
-        self._shortest = shortest if self._shortest is None else min(shortest, self._shortest)
+        self._shortest = min(self._shortest, int(lengths.min()))
         self._longest = max(self._longest, int(lengths.max()))
         if self.frequencies is not None:
             self.frequencies.add(touched, counts)
@@ -124,14 +104,9 @@ class FeatureStatistics:
         return self.distinct / max(self.ids, 1)
 
     @property
-    def rank_distinct_share(self) -> float:
-        """Distinct rows of a rank's part of a batch as a share of its ids, on average; 0 without ids."""
-        return self.rank_distinct / max(self.ids, 1)
-
-    @property
     def lengths(self) -> Lengths:
         """Whether bags have one size, rounded up or down, or vary."""
-        return "fixed" if self._longest - (self._shortest or 0) <= 1 else "poisson"
+        return "fixed" if self._longest - self._shortest <= 1 else "poisson"
 
     @property
     def run_length(self) -> float:
@@ -143,20 +118,11 @@ class FeatureStatistics:
         """Shares of lookups, and of the distinct rows of batches, in equal ranges of rows."""
         return RangeCounts.of_totals(*self._in_ranges)
 
-    def lookup_shares(self, most: int, *, without_hottest: bool = False) -> tuple[float, ...]:
-        """Return the shares of lookups in equal ranges of rows, at most so many; none where `most` is below 2.
-
-        Args:
-            most: ranges; there are as many as divide those that were counted.
-            without_hottest: whether each range is counted without the row of it that is looked up most.
-        """
-        base = len(self._hottest)
-        count = max((n for n in range(2, min(most, base) + 1) if base % n == 0), default=0)
-        if count == 0:
-            return ()
+    def lookup_shares(self, most: int) -> tuple[float, ...]:
+        """Return the shares of lookups in equal ranges of rows, at most so many; as many as divide those counted."""
+        base = self._in_ranges.shape[1]
+        count = max(n for n in range(1, max(min(most, base), 1) + 1) if base % n == 0)
         lookups = self._in_ranges[0].reshape(count, -1).sum(axis=1)
-        if without_hottest:
-            lookups -= self._hottest.reshape(count, -1).max(axis=1)
         return RangeCounts.of_totals(lookups, lookups).lookups
 
     @property

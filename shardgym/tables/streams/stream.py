@@ -1,17 +1,37 @@
-"""What streams of ids have in common: batches of ids by feature, and counting them."""
+"""Streams of ids: batches of ids by feature, read from files, and what is counted in them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from shardgym.arguments import check_int
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.tables.bags import Bags
-from shardgym.tables.streams.frequencies import MOST_COUNTED_ROWS
+from shardgym.tables.streams.readers import CriteoText, DlrmDatasets, Parquet, Reader, reading
 from shardgym.tables.streams.statistics import FeatureStatistics
+from shardgym.tables.table import MOST_ROWS
+
+#: Features whose ids reach fewer rows are taken to have this many.
+MIN_ROWS = 100
+
+#: Ids of a feature that a recording may have: they take 1 GiB.
+MOST_RECORDED_IDS = 2**27
+
+#: What files of ids end in, and who reads them.
+ENDINGS: dict[str, type[Reader]] = {
+    ".pt": DlrmDatasets,
+    ".pt.gz": DlrmDatasets,
+    ".parquet": Parquet,
+    ".tsv": CriteoText,
+    ".txt": CriteoText,
+    ".tsv.gz": CriteoText,
+    ".txt.gz": CriteoText,
+}
 
 
 class IdStream(ABC):
@@ -20,16 +40,14 @@ class IdStream(ABC):
     Attributes:
         name: for display and errors.
         features: their names, in the order of the source.
-        left_out: columns of the source that are no features, each with a reason.
+        left_out: columns of the source that are no features, each with its type.
         batch_size: samples of the one batch that a source says it holds; None where it says nothing.
-        read_together: features that the source reads together, whichever are asked for; 1 where each is read alone.
     """
 
     name: str
     features: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     batch_size: int | None = None
-    read_together = 1
 
     @abstractmethod
     def batches(self, batch_size: int, features: Sequence[str] | None = None) -> Iterator[dict[str, Bags]]:
@@ -53,20 +71,15 @@ class IdStream(ABC):
         batch_size: int,
         features: Sequence[str] | None = None,
         *,
-        ranks: int = 1,
         frequencies: bool = False,
         checksum: bool = False,
     ) -> dict[str, FeatureStatistics]:
         """Count the ids of all whole batches.
 
-        Memory is that of a batch and of counters: where frequencies are counted, features are read in groups whose
-        counters take at most 512 MiB together.
-
         Args:
             batch_size: samples per batch.
             features: which; all of them when None.
-            ranks: parts of a batch whose distinct rows are counted, too: the samples of each rank.
-            frequencies: whether to count how often each row is looked up.
+            frequencies: whether to count how often each row is looked up, in 512 MiB at most for a feature.
             checksum: whether to compute the checksum of a recording.
 
         Returns:
@@ -79,20 +92,14 @@ class IdStream(ABC):
                 `sketches` is needed.
         """
         batch_size = check_int("batch_size", batch_size, 1)
-        ranks = check_int("ranks", ranks, 1)
-        names = self.checked(features)
-        rows = self.rows(names)
-        found: dict[str, FeatureStatistics] = {}
-        groups = list(self._groups(names, rows, frequencies))
-        for group in tqdm(groups, desc="counting ids", unit="pass", delay=1, leave=False, disable=None):
-            of_group = {
-                name: FeatureStatistics(rows[name], batch_size, ranks, frequencies=frequencies, checksum=checksum)
-                for name in group
-            }
-            for batch in self.batches(batch_size, group):
-                for name, bags in batch.items():
-                    of_group[name].add(bags)
-            found |= of_group
+        found = {
+            name: FeatureStatistics(rows, batch_size, frequencies=frequencies, checksum=checksum)
+            for name, rows in self.rows(features).items()
+        }
+        batches = self.batches(batch_size, tuple(found))
+        for batch in tqdm(batches, desc="counting ids", unit="batch", delay=1, leave=False, disable=None):
+            for name, bags in batch.items():
+                found[name].add(bags)
         if not all(counted.batches for counted in found.values()):
             raise InputError(f"{self.name}: has no whole batch of {batch_size} samples: give a smaller batch size")
         return found
@@ -104,17 +111,184 @@ class IdStream(ABC):
                 raise UnknownNameError(f"feature of {self.name}", feature, self.features)
         return self.features if features is None else tuple(dict.fromkeys(features))
 
-    def _groups(self, names: Iterable[str], rows: dict[str, int], frequencies: bool) -> Iterator[tuple[str, ...]]:
-        """Yield features that are read together."""
-        group: list[str] = []
-        counted = 0
-        for name in names:
-            own = min(rows[name], MOST_COUNTED_ROWS) if frequencies else 0
-            if group and (self.read_together == 1 or counted + own > MOST_COUNTED_ROWS):
-                yield tuple(group)
-                group = []
-                counted = 0
-            group.append(name)
-            counted += own
-        if group:
-            yield tuple(group)
+
+class RecordedStream(IdStream):
+    """Ids in a file; see `open_stream`.
+
+    Attributes:
+        path: of the file.
+        hash_sizes: what the ids of a feature are taken modulo; features whose ids are rows have none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        features: Sequence[str] | None,
+        hash_size: int | Mapping[str, int] | None,
+        samples: int | None,
+    ) -> None:
+        self.path = path
+        self.name = str(path)
+        with reading(path):
+            reader = _reader(self.name)
+            path.stat()  # says what is wrong where a library would not
+            self._reader = reader(path)
+        self.left_out = self._reader.left_out
+        self.batch_size = self._reader.batch_size
+        self.features = self._reader.features
+        self.features = self.checked(features)
+        sizes = hash_size if isinstance(hash_size, Mapping) else dict.fromkeys(self.features, hash_size)
+        self.checked(tuple(sizes))
+        self.hash_sizes = {name: size for name, size in sizes.items() if size is not None}
+        for name, size in self.hash_sizes.items():
+            if check_int(f"hash_size of '{name}'", size, 1) > MOST_ROWS:
+                raise InputError(f"hash_size of '{name}' exceeds the {MOST_ROWS} rows that a table may have")
+        lacking = [feature for feature in self.features if feature not in self.hash_sizes]
+        if lacking and holds_hashes(path):
+            raise InputError(f"{path}: ids of '{lacking[0]}' are hashes of 32 bits: {_remedy(lacking[0])}")
+        self._samples = None if samples is None else check_int("samples", samples, 1)
+        self._rows = dict(self.hash_sizes)
+
+    def batches(self, batch_size: int, features: Sequence[str] | None = None) -> Iterator[dict[str, Bags]]:
+        """Yield whole batches, ids by feature; see `IdStream`."""
+        left: dict[str, Bags] = {}
+        for part in self._parts(self.checked(features)):
+            whole = {name: _joined([left[name], bags]) for name, bags in part.items()} if left else part
+            ends = range(batch_size, _samples(whole) + 1, batch_size)
+            cut = {name: _pieces(bags, ends) for name, bags in whole.items()}
+            for number in range(len(ends)):
+                yield {name: pieces[number] for name, pieces in cut.items()}
+            left = {name: pieces[-1] for name, pieces in cut.items()}
+
+    def read(self, feature: str) -> Bags:
+        """Return all ids of a feature; raises `InputError` when they are too many to be kept in memory."""
+        kept: list[Bags] = []
+        for part in self._parts(self.checked([feature])):
+            kept.append(part[feature])
+            if sum(len(bags.indices) for bags in kept) > MOST_RECORDED_IDS:
+                raise InputError(
+                    f"{self.name}: feature '{feature}' has more than the {MOST_RECORDED_IDS} ids that a recording may "
+                    "have: take fewer samples"
+                )
+        return _joined(kept)
+
+    def rows(self, features: Sequence[str] | None = None) -> dict[str, int]:
+        """Return the rows of features: the hash size, or what their ids reach, but at least 100.
+
+        Raises:
+            InputError: ids reach more rows than a table may have, and there is no hash size.
+        """
+        names = self.checked(features)
+        unknown = [feature for feature in names if feature not in self._rows]
+        reached = dict.fromkeys(unknown, MIN_ROWS)
+        for part in self._parts(unknown) if unknown else ():
+            for feature, bags in part.items():
+                reached[feature] = max(reached[feature], int(bags.indices.max(initial=-1)) + 1)
+        for feature, rows in reached.items():
+            if rows > MOST_ROWS:
+                raise self._looks_hashed(feature, rows - 1)
+        self._rows |= reached
+        return {feature: self._rows[feature] for feature in names}
+
+    def _parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
+        """Yield ids as 64-bit integers that are no less than 0, up to the last sample that is read."""
+        count = 0
+        with reading(self.path):
+            for part in self._reader.parts(features):
+                left = None if self._samples is None else self._samples - count
+                taken = part if left is None else {name: bags.samples(0, left) for name, bags in part.items()}
+                count += _samples(taken)
+                yield {name: self._as_rows(name, bags) for name, bags in taken.items()}
+                if count == self._samples:
+                    return
+        if not count:
+            raise InputError(f"{self.name}: has no samples, expected a row for each")
+
+    def _as_rows(self, feature: str, bags: Bags) -> Bags:
+        indices, lengths = bags
+        if feature in self.hash_sizes:
+            # A hash of 64 bits without a sign is no negative number.
+            wide = indices if indices.dtype == np.uint64 else indices.astype(np.int64, copy=False)
+            indices = wide % wide.dtype.type(self.hash_sizes[feature])
+        if indices.dtype == np.uint64 and int(indices.max(initial=0)) >= 2**63:
+            raise self._looks_hashed(feature, int(indices.max()))
+        rows = indices.astype(np.int64, copy=False)
+        if rows.size and int(rows.min()) < 0:
+            raise InputError(
+                f"{self.name}: feature '{feature}' has a negative id ({int(rows.min())}), expected rows from 0 on: of "
+                f"hashes with a sign, {_remedy(feature)}"
+            )
+        return Bags(rows, lengths.astype(np.int64, copy=False))
+
+    def _looks_hashed(self, feature: str, largest: int) -> InputError:
+        return InputError(
+            f"{self.name}: feature '{feature}' has ids up to {largest:.1e}, which look hashed: {_remedy(feature)}"
+        )
+
+
+def open_stream(
+    path: str | Path,
+    *,
+    features: Sequence[str] | None = None,
+    hash_size: int | Mapping[str, int] | None = None,
+    samples: int | None = None,
+) -> RecordedStream:
+    """Open a file of ids.
+
+    Args:
+        path: a file of dlrm_datasets (`.pt`, `.pt.gz`); a Parquet file with a row per sample and, for each feature, a
+            column of ids or of lists of ids (`.parquet`); or text as Criteo's, with a label, 13 numbers and 26 columns
+            of hexadecimal ids between tabs (`.tsv`, `.txt`, also with `.gz`).
+        features: which; all by default. Those of Criteo's text are cat_0 to cat_25, those of dlrm_datasets t000 and on.
+        hash_size: what ids are taken modulo, to become rows: for all features, or by feature. By default ids are rows.
+            Text needs one for each feature that is read, as its ids are hashes of 32 bits.
+        samples: read at most so many, from the first one on.
+
+    Raises:
+        InputError: the file cannot be read, or ends in something else; or an argument is none of these.
+        UnknownNameError: it has no such feature.
+        MissingDependencyError: pyarrow is not installed, for Parquet.
+    """
+    return RecordedStream(Path(path), features, hash_size, samples)
+
+
+def holds_ids(path: str) -> bool:
+    """Say whether a file is one of ids, by what its name ends in."""
+    return path.lower().endswith(tuple(ENDINGS))
+
+
+def holds_hashes(path: str | Path) -> bool:
+    """Say whether ids of a file are hashes, by what its name ends in: they need a hash size."""
+    return _reader(str(path)) is CriteoText
+
+
+def _reader(path: str) -> type[Reader]:
+    for ending, reader in ENDINGS.items():
+        if path.lower().endswith(ending):
+            return reader
+    raise InputError(f"cannot read ids from '{path}': a file of ids ends in {', '.join(ENDINGS)}")
+
+
+def _remedy(feature: str) -> str:
+    """Return the end of messages about ids that are no rows, which fits Python and the command line."""
+    return (
+        "give hash_size, the rows of its table, which ids are taken modulo, to open_stream "
+        f"(import-tables: --hash-size {feature}=ROWS)"
+    )
+
+
+def _pieces(bags: Bags, ends: Sequence[int]) -> list[Bags]:
+    """Cut samples at some numbers; the last piece is what is left behind them."""
+    places = np.concatenate([[0], np.cumsum(bags.lengths)])[list(ends)]
+    pieces = zip(np.split(bags.indices, places), np.split(bags.lengths, list(ends)), strict=True)
+    return [Bags(indices, lengths) for indices, lengths in pieces]
+
+
+def _samples(bags: Mapping[str, Bags]) -> int:
+    return len(next(iter(bags.values())).lengths)
+
+
+def _joined(parts: Sequence[Bags]) -> Bags:
+    if len(parts) == 1:
+        return parts[0]
+    return Bags(np.concatenate([part.indices for part in parts]), np.concatenate([part.lengths for part in parts]))

@@ -1,20 +1,66 @@
-"""Tables and pools made from streams of ids."""
+"""Tables and pools made from streams of ids, and streams drawn from tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError
-from shardgym.tables.streams.files import MOST_RECORDED_IDS, RecordedStream
-from shardgym.tables.streams.fit import fit_ids
+from shardgym.tables.bags import Bags
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.row_access import distinct_rows
 from shardgym.tables.streams.statistics import FeatureStatistics
-from shardgym.tables.streams.stream import IdStream
-from shardgym.tables.table import EmbeddingTable, IdDistribution, RecordedIds, TablePool
+from shardgym.tables.streams.stream import MOST_RECORDED_IDS, IdStream, RecordedStream
+from shardgym.tables.table import (
+    EmbeddingTable,
+    IdDistribution,
+    RangeIds,
+    RecordedIds,
+    TablePool,
+    UniformIds,
+    check_distinct_names,
+)
 
 #: Width of every table of a stream or a pool that has none, until somebody gives one.
 PLACEHOLDER_DIM = 16
+
+#: Ids in a range of rows, on average, from which its share is taken: even shares then vary by a tenth.
+_IDS_PER_RANGE = 100
+#: Largest exponent that is fitted; and the smallest, below which rows of a range count as equally popular.
+_MOST_SKEW, _LEAST_SKEW = 5.0, 0.01
+
+
+class DrawnStream(IdStream):
+    """Ids of tables by `draw_bags`, batch after batch; batches of another size have other ids.
+
+    Args:
+        tables: each is a feature, with its name.
+        samples: of the stream.
+        seed: of the draws.
+
+    Raises:
+        InputError: two tables have the same name.
+    """
+
+    def __init__(self, tables: Sequence[EmbeddingTable], samples: int, seed: int = 0) -> None:
+        check_distinct_names(tables)
+        self._tables = {table.name: table for table in tables}
+        self.name = "drawn ids"
+        self.features = tuple(self._tables)
+        self._samples = samples
+        self._seed = seed
+
+    def batches(self, batch_size: int, features: Sequence[str] | None = None) -> Iterator[dict[str, Bags]]:
+        """Yield whole batches, ids by feature; see `IdStream`."""
+        tables = [self._tables[feature] for feature in self.checked(features)]
+        for batch in range(self._samples // batch_size):
+            yield {table.name: draw_bags(table, batch_size, seed=self._seed, batch=batch) for table in tables}
+
+    def rows(self, features: Sequence[str] | None = None) -> dict[str, int]:
+        """Return the rows of tables."""
+        return {feature: self._tables[feature].num_embeddings for feature in self.checked(features)}
 
 
 def pool_of_stream(
@@ -83,11 +129,10 @@ def _recorded_ids(stream: IdStream, feature: str, found: FeatureStatistics) -> I
     """Return ids that are read again where a table is measured."""
     if not isinstance(stream, RecordedStream):
         raise InputError(f"{stream.name}: are in no file, expected fit=True")
-    read_together = found.ids * stream.read_together
-    if read_together > MOST_RECORDED_IDS:
+    if found.ids > MOST_RECORDED_IDS:
         raise InputError(
-            f"{stream.name}: {read_together} ids are read together to measure with feature '{feature}', expected at "
-            f"most {MOST_RECORDED_IDS}: take fewer samples, or let ids be drawn from a fitted law (fit=True, --fit)"
+            f"{stream.name}: feature '{feature}' has {found.ids} ids, expected at most {MOST_RECORDED_IDS} to measure "
+            "with: take fewer samples, or let ids be drawn from a fitted law (fit=True, --fit)"
         )
     ranges = found.ranges
     return RecordedIds(
@@ -100,3 +145,31 @@ def _recorded_ids(stream: IdStream, feature: str, found: FeatureStatistics) -> I
         range_shares=ranges.lookups,
         range_distinct=ranges.distinct,
     )
+
+
+def fit_ids(found: FeatureStatistics) -> UniformIds | RangeIds:
+    """Return the law of ids that is expected to touch as many distinct rows in a batch as a stream does.
+
+    It has the stream's shares of ranges of rows, and inside each a Zipf law, whose exponent is fitted.
+
+    Args:
+        found: statistics of one feature.
+    """
+    if found.ids == 0:
+        return UniformIds(lengths=found.lengths)
+    law = RangeIds(found.lookup_shares(found.ids // _IDS_PER_RANGE), lengths=found.lengths)
+    probe = EmbeddingTable("fitted", found.rows, 4, found.pooling_factor, run_length=found.run_length)
+    distinct = found.distinct / found.batches
+
+    def excess(s: float) -> float:
+        """Distinct rows that the law is expected to touch more than the stream; falls with s."""
+        ids = dataclasses.replace(law, s=s)
+        return distinct_rows(dataclasses.replace(probe, ids=ids), found.batch_size) - distinct
+
+    if excess(_LEAST_SKEW) <= 0:
+        return law
+    low, high = 0.0, _MOST_SKEW
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return dataclasses.replace(law, s=round((low + high) / 2, 4))

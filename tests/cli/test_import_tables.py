@@ -38,7 +38,7 @@ def test_ids_become_a_task(capsys):
     assert main([*arguments, "-o", "task.json"]) == 0
     said = capsys.readouterr()
     assert "task.json: 2 tables, " in said.out
-    assert "of the ids of a batch, " in said.out
+    assert "of the ids of a batch" in said.out
     assert said.err == "left out: price (double), which is no column of ids\n"
     task = ShardingTask.load("task.json")
     assert (task.num_devices, task.batch_size) == (4, 20)

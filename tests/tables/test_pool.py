@@ -1,11 +1,8 @@
 """TablePool: the train/test cut, scaling, and finding pools by name."""
 
-import numpy as np
 import pytest
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.tables.bags import ReuseCounts
-from shardgym.tables.ids import draw_bags
 from shardgym.tables.pools import TablePool, load_pool, pool_names
 from shardgym.tables.table import EmbeddingTable, RecordedIds, ZipfIds
 
@@ -40,18 +37,6 @@ def test_scaling_divides_rows_and_batch_and_keeps_pooling():
     assert small[0].ids == ZipfIds(s=1.1, q=0.5)  # the interval starts at 0.5 + q: 8 / 8 = 1
 
 
-def test_scaling_keeps_the_reuse_histogram_of_real_draws():
-    table = EmbeddingTable("a", 80_000, 8, 10, ZipfIds(s=1.2, q=50))
-    pool = TablePool("toy", 16_384, (table,))
-    shares = [
-        np.array(ReuseCounts.of(draw_bags(p[0], p.batch_size, seed=0).indices).row_shares())
-        for p in (pool, pool.scaled(8))
-    ]
-    other = np.array(ReuseCounts.of(draw_bags(table, 2_048, seed=0).indices).row_shares())
-    assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.02
-    assert np.abs(shares[0] - other).sum() / 2 > 0.1  # the batch alone divided: another histogram
-
-
 @pytest.mark.parametrize("factor", [0, -1, 3])
 def test_scaling_needs_a_divisor_of_the_batch(factor):
     with pytest.raises(InputError, match="divisor of its batch size 64"):
@@ -75,13 +60,6 @@ def test_every_named_pool_loads_under_its_name():
 def test_an_unknown_pool_suggests_close_names():
     with pytest.raises(UnknownNameError, match="synthetic-2021"):
         load_pool("synthetic-2020")
-
-
-def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
-    path = tmp_path / "tables.feather"
-    path.write_text("x")
-    with pytest.raises(InputError, match=r"ends in \.json or \.csv, one of ids in \.pt, \.pt\.gz, \.parquet, \.tsv, "):
-        load_pool(path)
 
 
 def test_a_pool_of_one_table_has_no_halves():

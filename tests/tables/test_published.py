@@ -58,14 +58,8 @@ def test_every_model_says_where_it_is_from_and_has_bags_of_fixed_size():
         assert {t.ids.lengths for t in model.pool} == {"fixed"}
 
 
-def test_id_distributions_are_those_stated():
+def test_ids_optimisers_and_batches_are_those_stated():
     assert load_model("embark-t7").pool[0].ids == ZipfIds(s=1.1)
     assert load_model("nvidia-tiny").pool[0].ids == ZipfIds(s=1.05, q=0.5)
-    assert load_model("dlrm-dcnv2").pool[0].ids == UniformIds()
-
-
-def test_optimisers_and_batches_are_those_stated():
-    assert load_model("dlrm-dcnv2").optimizer == "adagrad"
-    assert load_model("dlrm-dcnv2").pool.batch_size == 65_536
-    assert load_model("dlrm-mlperf-v1").optimizer == "exact_sgd"
-    assert load_model("dlrm-mlperf-v1").pool.batch_size == 16_384
+    dcnv2 = load_model("dlrm-dcnv2")
+    assert (dcnv2.pool[0].ids, dcnv2.optimizer, dcnv2.pool.batch_size) == (UniformIds(), "adagrad", 65_536)

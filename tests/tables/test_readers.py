@@ -197,7 +197,7 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(kind, write_parquet, writ
 
 
 def test_what_cannot_be_opened_says_why(tmp_path, write_criteo, write_parquet, monkeypatch):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         open_stream(tmp_path / "none.pt.gz")
     with pytest.raises(InputError, match="a file of ids ends in"):
         open_stream("clicks.csv")

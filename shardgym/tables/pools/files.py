@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
-import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError, closest
-from shardgym.files import read_text
-from shardgym.records import parse_json, short_repr
+from shardgym.errors import InputError
+from shardgym.records import parse_json, read_text
 from shardgym.tables.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
-REQUIRED = ("name", "num_embeddings", "embedding_dim")
-#: Columns that hold one of some words, as fields of the same names do.
-_WORDS = ("pooling", "optimizer", "precision")
-CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order", *_WORDS)
-JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
-POOL_FIELDS = ("tables", "name", "batch_size", "schema")
+_NUMBERS = {"num_embeddings": int, "embedding_dim": int, "pooling_factor": float, "zipf_s": float, "zipf_q": float}
+_WORDS = ("name", "row_order", "pooling", "optimizer", "precision")
+#: Columns that are of a Zipf law, by the names of its fields.
+_OF_ZIPF = {"zipf_s": "s", "zipf_q": "q", "row_order": "row_order"}
 
 
 def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> TablePool:
@@ -38,104 +32,43 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
         InputError: one line with file, line or table, field and what was expected.
     """
     text = read_text(path)
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty, expected tables")
     pool: dict[str, Any] = {"name": Path(path).stem, "batch_size": batch_size}
-    rows: Iterable[tuple[str, Any]]
     if Path(path).suffix.lower() == ".csv":
-        rows = _csv_rows(path, text)
-    else:
-        data = parse_json(text, str(path))
-        if isinstance(data, list):
-            data = {"tables": data}
-        if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
-            raise InputError(f'{path}: expected a list of tables or an object {{"tables": [...]}}')
-        _check_fields(str(path), data, POOL_FIELDS, ("tables",))
-        pool |= data
-        rows = ((f"{path}, table {i}", fields) for i, fields in enumerate(data["tables"]))
-    return TablePool.from_dict({**pool, "tables": _tables(rows)}, str(path))
+        return TablePool.from_dict({**pool, "tables": _csv_tables(path, text)}, str(path))
+    data = parse_json(text, str(path))
+    data = {"tables": data} if isinstance(data, list) else data
+    if not isinstance(data, dict):
+        raise InputError(f'{path}: expected a list of tables or an object {{"tables": [...]}}')
+    return TablePool.from_dict(pool | data, str(path))
 
 
-def _tables(rows: Iterable[tuple[str, Any]]) -> tuple[EmbeddingTable, ...]:
-    """Make tables from (place in the file, fields); errors name the place."""
+def _csv_tables(path: str | Path, text: str) -> tuple[EmbeddingTable, ...]:
+    """Make a table of each line below the header; empty cells stand for defaults."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     tables = []
-    places: dict[str, str] = {}
-    for place, fields in rows:
-        if not isinstance(fields, dict):
-            raise InputError(f"{place}: expected an object with {', '.join(REQUIRED)}, got {short_repr(fields)}")
-        _check_fields(place, fields, JSON_FIELDS, REQUIRED)
-        table = EmbeddingTable.from_dict(fields, place)
-        if table.name in places:
-            raise InputError(f"{place}: name '{table.name}' must be distinct, it is used in {places[table.name]} too")
-        places[table.name] = place
-        tables.append(table)
+    try:
+        header = reader.fieldnames or ()
+        unknown = [column for column in header if column not in (*_NUMBERS, *_WORDS)]
+        if unknown:
+            raise InputError(f"{path}: unknown column '{unknown[0]:.60}', expected {', '.join((*_WORDS, *_NUMBERS))}")
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise InputError(f"{place}: expected {len(header)} cells ({', '.join(header)})")
+            tables.append(EmbeddingTable.from_dict(_fields(place, row), place))
+    except csv.Error as error:
+        raise InputError(f"{path}: not valid CSV ({error})") from None
     return tuple(tables)
 
 
-def _check_fields(place: str, fields: Iterable[str], known: tuple[str, ...], required: tuple[str, ...]) -> None:
-    for field in fields:
-        if field not in known:
-            raise InputError(f"{place}: unknown field '{field:.60}': {closest(field, known, most=1)}")
-    for field in required:
-        if field not in fields:
-            raise InputError(f"{place}: field '{field}' is missing")
-
-
-def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place in the file, fields of the table) of every line below the header; empty lines are skipped."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
-    lines: list[tuple[str, list[str]]] = []
-    try:
-        for cells in reader:
-            place = f"{path}, line {reader.line_num}"
-            if broken := next((cell for cell in cells if len(cell.strip().splitlines()) > 1), None):
-                raise InputError(f"{place}: line break inside a quoted cell {short_repr(broken.strip())}")
-            if any(cell.strip() for cell in cells):
-                lines.append((place, [cell.strip() for cell in cells]))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
-    if not lines:
-        raise InputError(f"{path}: has empty cells only, expected a header with {', '.join(REQUIRED)}")
-    place, header = lines[0]
-    separator = next((mark for mark in ";\t|" if mark in header[0]), None)
-    if len(header) == 1 and separator is not None:
-        raise InputError(f"{place}: cells are separated by {separator!r}, expected commas: {','.join(CSV_COLUMNS[:3])}")
-    _check_fields(place, header, CSV_COLUMNS, REQUIRED)
-    if len(set(header)) < len(header):
-        raise InputError(f"{place}: a column occurs twice")
-    if len(lines) == 1:
-        raise InputError(f"{path}: has a header and no tables")
-    # Empty cells stand for defaults, except in the required columns.
-    for place, row in lines[1:]:
-        if len(row) != len(header):
-            raise InputError(f"{place}: expected {len(header)} cells ({', '.join(header)}), got {len(row)}")
-        values = {column: cell for column, cell in zip(header, row, strict=True) if cell or column in REQUIRED}
-        fields: dict[str, Any] = {"name": values["name"]}
-        for column in ("num_embeddings", "embedding_dim"):
-            if not re.fullmatch(r"[+-]?[0-9]{1,30}", values[column]):
-                raise InputError(f"{place}, {column}: expected a whole number, got '{values[column]:.40}'")
-            fields[column] = int(values[column])
-        if "pooling_factor" in values:
-            fields["pooling_factor"] = _number(place, "pooling_factor", values["pooling_factor"])
-        fields |= {column: values[column] for column in _WORDS if column in values}
-        zipf: dict[str, Any] = {
-            c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values
-        }
-        if zipf and "s" not in zipf:
-            raise InputError(f"{place}: zipf_q is given without zipf_s")
-        if "row_order" in values:
-            if not zipf:
-                raise InputError(f"{place}: row_order is given without zipf_s")
-            zipf["row_order"] = values["row_order"]
-        if zipf:
-            fields["ids"] = {"kind": "zipf", **zipf}
-        yield place, fields
-
-
-def _number(place: str, column: str, cell: str) -> float:
-    try:
-        if "_" in cell or not cell.isascii():  # Python's own notation for numbers, nobody else's
-            raise ValueError
-        return float(cell)
-    except ValueError:
-        raise InputError(f"{place}, {column}: expected a number, got '{cell:.40}'") from None
+def _fields(place: str, row: dict[str, str]) -> dict[str, Any]:
+    """Return the fields of a table, numbers as such."""
+    fields: dict[str, Any] = {column: cell.strip() for column, cell in row.items() if cell.strip()}
+    for column, number in _NUMBERS.items():
+        try:
+            if column in fields:
+                fields[column] = number(fields[column])
+        except ValueError:
+            raise InputError(f"{place}, {column}: expected a number, got '{fields[column]:.40}'") from None
+    zipf = {field: fields.pop(column) for column, field in _OF_ZIPF.items() if column in fields}
+    return fields | ({"ids": {"kind": "zipf", **zipf}} if zipf else {})

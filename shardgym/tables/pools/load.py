@@ -2,8 +2,7 @@
 
 The pool `synthetic-2021` is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that
 file (`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and
-both reuse histograms. The ids of this pool, drawn with `draw_bags`, match them (`shardgym.tables.pools.statistics`).
-Nothing
+both reuse histograms. The ids of this pool, drawn with `draw_bags`, match them. Nothing
 is published per table, so the following is our choice:
 
 - Rows are log-normal up to 20 million, a tenth of the tables being small vocabularies from 100 rows; the mean is 1.3

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from shardgym.arguments import check_int
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.files import check_file
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.readers import CriteoText, DlrmDatasets, Parquet, Reader, reading
 from shardgym.tables.streams.statistics import FeatureStatistics
@@ -131,7 +132,7 @@ class RecordedStream(IdStream):
         self.name = str(path)
         with reading(path):
             reader = _reader(self.name)
-            path.stat()  # says what is wrong where a library would not
+            check_file(path)
             self._reader = reader(path)
         self.left_out = self._reader.left_out
         self.batch_size = self._reader.batch_size

@@ -6,7 +6,7 @@ import numpy as np
 
 import shardgym.training.collecting as collect_module
 import shardgym.training.measuring as measuring
-from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, StepTimes
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
 from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError
 
@@ -18,10 +18,9 @@ class ToyPool:
     refuses: frozenset[int] = frozenset()
     waits: frozenset[int] = frozenset()
     answered = 0
-    probed = 0
 
-    def __init__(self, device, workers, seed, timeout_s):
-        self.workers = workers
+    def __init__(self, device, seed, timeout_s):
+        pass
 
     def facts(self):
         return {"hardware": "cpu-toy-2c", "versions": {}}
@@ -29,11 +28,7 @@ class ToyPool:
     def close(self):
         pass
 
-    def probe(self):
-        type(self).probed += 1
-        return DeviceFacts(copy_bandwidth=1e10, launch_ms=0.01)
-
-    def run(self, jobs, ahead=0):
+    def run(self, jobs):
         """Answer every second job before the one that came first, as several workers do."""
         waiting = []
         for job in jobs:
@@ -61,8 +56,9 @@ class ToyGroup:
 
     broken = False
 
-    def __init__(self, size, device, timeout_s, module, environment, settings):
+    def __init__(self, size, device, timeout_s):
         self.size = size
+        self.device = device
         self.made.append(size)
 
     def start(self):
@@ -87,5 +83,5 @@ def install(monkeypatch):
     pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {"made": [], "ended": []})
     monkeypatch.setattr(collect_module, "WorkerPool", pool)
     monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
-    monkeypatch.setattr(measuring, "CollectiveGroup", group)
+    monkeypatch.setattr(measuring, "RankGroup", group)
     return pool, group

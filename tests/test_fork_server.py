@@ -159,9 +159,9 @@ def test_a_broken_off_request_ends_the_server(module, monkeypatch):
 @pytest.mark.measured
 def test_the_server_of_measuring_ranks_has_one_thread():
     """A fork has no copy of other threads, and OpenMP would wait for them."""
-    from shardgym.costs.fbgemm.communication import CollectiveGroup
+    from shardgym.costs.fbgemm.ranks import RankGroup
 
-    group = CollectiveGroup(2, "cpu", 60.0)
+    group = RankGroup(2, "cpu", 60.0)
     group.start()
     server = group._ranks[0]._server.pid
     assert [task.name for task in Path(f"/proc/{server}/task").iterdir()] == [str(server)]

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.plan_cost import Source
 from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
@@ -52,16 +51,6 @@ def samples_per_device(batch_size: int, num_devices: int) -> Ints:
     """Split a global batch evenly; the first devices take one sample more when it does not divide, shape (D,)."""
     share, rest = divmod(batch_size, num_devices)
     return np.array([share + (d < rest) for d in range(num_devices)], dtype=np.int64)
-
-
-def start_offsets(busy_ms: Floats) -> Floats:
-    """Return how much later than the first each device is ready for the forward exchange, in ms, shape (..., D).
-
-    Args:
-        busy_ms: time of each device from a moment that all share until it is ready, shape (..., D); see
-            `exchange_times`.
-    """
-    return np.asarray(busy_ms - busy_ms.min(axis=-1, keepdims=True), dtype=np.float64)
 
 
 def wait_ms(busy_ms: Floats) -> Floats:
@@ -317,25 +306,3 @@ def link_prices(topology: Topology, batch_size: int, element_bytes: int) -> Link
     latency_ms = used * np.array([[topology.intra_latency_ms], [topology.inter_latency_ms]])
     sent_ms = used * column_ms * np.array([in_domain - samples, batch_size - in_domain])
     return LinkPrices(latency_ms, sent_ms, used * column_ms * samples, domains)
-
-
-#: Has the default links.
-_DEFAULT = Topology(num_devices=1, memory_bytes=(1,))
-_LINKS = ("interconnect", "intra_bandwidth", "inter_bandwidth", "intra_latency_ms", "inter_latency_ms")
-
-
-def link_notes(task: ShardingTask, communication: Source, hardware: str) -> tuple[str, ...]:
-    """Return a note if exchanges were measured or predicted and the task's topology has links that are not the default.
-
-    Args:
-        task: its topology describes links, which only modelled communication uses.
-        communication: source of the communication times.
-        hardware: tag of the machine on which exchanges were measured.
-    """
-    topology = task.topology
-    same = all(getattr(topology, name) == getattr(_DEFAULT, name) for name in _LINKS)
-    is_default = same and topology.fast_domain_size == topology.num_devices
-    if communication == "modelled" or task.num_devices == 1 or is_default:
-        return ()
-    name = topology.interconnect
-    return (f"{communication} communication is that of {hardware}: the task's links ('{name}') play no part",)

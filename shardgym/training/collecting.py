@@ -20,7 +20,7 @@ from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.engines import Engine, HereEngine, make_engine
 from shardgym.engines.base import OpenWorker
 from shardgym.errors import InputError, import_extra
-from shardgym.files import only_writer, write_whole
+from shardgym.files import only_writer
 from shardgym.machine import usable_cores, utc_now, versions
 from shardgym.progress import progress_bar
 from shardgym.training.measurements import (
@@ -38,9 +38,6 @@ from shardgym.training.schedule import Block, CollectionPlan, SampleId
 from shardgym.training.settings import KINDS, WIDE_PRESETS, Space, preset_counts
 from shardgym.training.step_sampling import DEVICES
 
-#: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
-DEVICE = "device.json"
-
 _OpenWorker = OpenWorker[Block, list[Measurement]]
 
 
@@ -51,7 +48,6 @@ def collect(
     preset: str = "survey",
     compute: int | None = None,
     steps: int | None = None,
-    workers: int = 1,
     repeat_share: float = 0.15,
     minutes: float | None = None,
     quiet: float | None = None,
@@ -71,7 +67,6 @@ def collect(
         preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
         compute: shard sets over all roles, without repeats; the preset's number when None.
         steps: tasks, likewise; all plans of a task are measured in complete steps, on the CPU.
-        workers: processes that measure shard sets at the same time, each with a core or GPU of its own.
         repeat_share: share of the samples that is measured a second time, at another moment.
         minutes: begin nothing new after that long.
         quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
@@ -87,8 +82,6 @@ def collect(
         MissingDependencyError: FBGEMM or pyarrow are not installed.
         MeasurementError: no worker can be started.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
     if quiet is not None and not 0 < quiet <= 10:
@@ -109,12 +102,10 @@ def collect(
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
-        pool = WorkerPool(device, workers, seed, TIMEOUT_S)
+        pool = WorkerPool(device, seed, TIMEOUT_S)
         stack.callback(pool.close)
-        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | {"workers": workers})
+        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings())
         info.write_or_check(folder)
-        if not (folder / DEVICE).exists():
-            write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
         log = MeasurementLog(folder)
         samples = [str(sample) for sample in plan.samples()]
         done = sum(name in log.done for name in samples)
@@ -128,7 +119,7 @@ def collect(
             open_worker = cast("_OpenWorker", functools.partial(nullcontext, _MeasuredHere(here)))
         else:
             pool.close()
-            open_worker = functools.partial(_open_elsewhere, plan, info, workers, seed, deadline)
+            open_worker = functools.partial(_open_elsewhere, plan, info, seed, deadline)
         for _, measurements in doing.run(open_worker, _missing_blocks(plan, log), alone=True):
             for measurement in measurements:
                 run.keep(measurement)
@@ -181,7 +172,7 @@ class _MeasuredHere:
 
 @contextmanager
 def _open_elsewhere(
-    plan: CollectionPlan, info: CollectionInfo, workers: int, seed: int, deadline: float | None
+    plan: CollectionPlan, info: CollectionInfo, seed: int, deadline: float | None
 ) -> Iterator[Callable[[Block], list[Measurement]]]:
     """Start what measures in another process, maybe on another machine.
 
@@ -189,7 +180,7 @@ def _open_elsewhere(
         InputError: its hardware or versions are not those of the collection.
     """
     with ExitStack() as stack:
-        pool = WorkerPool(plan.device, workers, seed, TIMEOUT_S)
+        pool = WorkerPool(plan.device, seed, TIMEOUT_S)
         stack.callback(pool.close)
         facts = pool.facts()
         for what, here, there in (
@@ -288,8 +279,6 @@ def _write_files(
     """Write one Parquet file per kind that has measurements, and summarise."""
     rows = {kind: found for kind in KINDS if (found := rows_of(log, plan, kind))}
     files = {"measurements": str(folder / LOG)}
-    if (folder / DEVICE).exists():
-        files["device"] = str(folder / DEVICE)
     for kind, of_kind in rows.items():
         path = folder / f"{kind}.parquet"
         write_rows(path, of_kind, DataInfo(kind, info.hardware, info.versions, info.settings, utc_now()))

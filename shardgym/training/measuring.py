@@ -12,9 +12,9 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import step
-from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.fbgemm.ranks import RankGroup
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.errors import MeasurementError
 from shardgym.files import append_flushed, read_lines
@@ -52,7 +52,7 @@ def reference_set() -> ShardSet:
 
 def reference_ms(pool: WorkerPool) -> float:
     """Measure the reference of a `QuietWatch`: median of forward plus backward; raises `MeasurementError`."""
-    _, outcome = next(pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0))
+    _, outcome = next(pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)])))
     if isinstance(outcome, str):
         raise MeasurementError(f"the reference cannot be measured: {outcome}")
     return float(np.median(outcome.times.sum(axis=1)))
@@ -140,7 +140,7 @@ class SampleWorker:
         self._was_quiet = False
         self._pending: list[Measurement] = []
         #: By number of devices. They stay for later tasks: starting one takes seconds.
-        self._groups: dict[int, CollectiveGroup] = {}
+        self._groups: dict[int, RankGroup] = {}
         self._num_tasks = 0
         self._rng = random.Random(plan.seed)
 
@@ -192,9 +192,7 @@ class SampleWorker:
                 queues.setdefault(shard_set, []).append(sample)
                 yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
 
-        # A GPU must not wait for this process, so its worker has a job in advance. A core shares its caches and memory
-        # with others: this process had better be still while a CPU worker measures.
-        for job, outcome in self._pool.run(jobs(), ahead=1 if self._plan.device == "cuda" else 0):
+        for job, outcome in self._pool.run(jobs()):
             sample = queues[job.shard_set].pop(0)
             digest = self._plan.set_digest(job.shard_set)
             if isinstance(outcome, str):
@@ -234,10 +232,9 @@ class SampleWorker:
             else:
                 self._append(_measurement(sample, digest, found[n].parts_ms[0][:, :, work]))
 
-    def _group(self, devices: int) -> CollectiveGroup:
+    def _group(self, devices: int) -> RankGroup:
         if devices not in self._groups:
-            no_links = {"link_rate": None, "domain_size": devices}
-            self._groups[devices] = CollectiveGroup(devices, "cpu", TIMEOUT_S, step.MODULE, step.ENVIRONMENT, no_links)
+            self._groups[devices] = RankGroup(devices, "cpu", TIMEOUT_S)
         return self._groups[devices]
 
     def _append(self, measurement: Measurement) -> None:

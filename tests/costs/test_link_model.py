@@ -96,7 +96,7 @@ def sent_in_domains(problem, columns, samples):
 @pytest.mark.parametrize("domain", [1, 2, None])
 @pytest.mark.parametrize("batch_size", [1001, 3])  # 3 samples leave some of four devices without any
 def test_many_placements_take_what_their_measured_steps_would(devices, domain, batch_size, monkeypatch):
-    monkeypatch.setattr("shardgym.costs.fbgemm.step._RESAMPLES", 1)  # of the noise, which plays no part
+    monkeypatch.setattr("shardgym.costs.fbgemm.rounds._RESAMPLES", 1)  # of the noise, which plays no part
     problem = task(devices, batch_size, fast_domain_size=domain or devices, intra_latency_ms=0.5, inter_latency_ms=2.0)
     work, loads = random_steps(devices, 8, devices)
     found = LINKS.step_times(problem, work, loads)
@@ -112,7 +112,7 @@ def test_many_placements_take_what_their_measured_steps_would(devices, domain, b
 @pytest.mark.parametrize("domain", [1, 2, None])
 def test_row_shards_and_replicas_take_what_their_measured_steps_would(devices, domain, monkeypatch):
     """Placements of one kind alone, of several, and of none, all in one call."""
-    monkeypatch.setattr("shardgym.costs.fbgemm.step._RESAMPLES", 1)
+    monkeypatch.setattr("shardgym.costs.fbgemm.rounds._RESAMPLES", 1)
     domain = domain or devices
     problem = task(devices, 1001, fast_domain_size=domain, intra_latency_ms=0.5, inter_latency_ms=2.0)
     work, loads = random_steps(devices, 16, devices)

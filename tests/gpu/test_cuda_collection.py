@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 
 import pytest
 import torch
@@ -28,8 +27,6 @@ def test_a_small_survey_of_a_gpu(tmp_path):
     samples = read_compute(tmp_path)
     assert set(samples.shards.batch.tolist()) == {65_536.0}
     assert (samples.ms > 0).all()
-    facts = json.loads((tmp_path / "device.json").read_text())
-    assert facts["copy_bandwidth"] > 1e11
 
 
 def test_the_same_command_adds_nothing(tmp_path):

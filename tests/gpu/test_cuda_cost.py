@@ -10,7 +10,6 @@ import torch
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli.doctor import diagnose
-from shardgym.costs.fbgemm.pool import WorkerPool
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,16 +92,6 @@ def test_every_optimizer_and_precision_runs(cost, optimizer, precision):
     task = task_of(tables_of(2, rows=10_000, dim=16), devices=1, batch_size=1024, **kind)
     (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 0])])
     assert found.feasible, found.reason
-
-
-def test_the_device_itself_is_probed():
-    pool = WorkerPool("cuda", 1, 0, 120.0)
-    try:
-        facts = pool.probe()
-    finally:
-        pool.close()
-    assert 1e11 < facts.copy_bandwidth < 2e13
-    assert 0.0005 < facts.launch_ms < 0.1
 
 
 def test_the_doctor_says_that_the_gpu_can_measure():

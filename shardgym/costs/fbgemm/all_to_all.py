@@ -37,9 +37,14 @@ def exchange(*all_to_alls: AllToAll, group: dist.ProcessGroup | None = None) -> 
     Pairs of ranks that have nothing for each other do not wait for each other.
 
     Args:
-        all_to_alls: of CPU tensors, in the same order on all ranks.
+        all_to_alls: in the same order on all ranks; NCCL has its own for tensors on a GPU.
         group: of the ranks; None is all of them.
     """
+    if all_to_alls[0].sent.is_cuda:
+        sent = [dist.all_to_all_single(*each, group=group, async_op=True) for each in all_to_alls]
+        for work in sent:
+            work.wait()
+        return
     ranks = dist.group.WORLD if group is None else group
     assert ranks is not None
     own = ranks.rank()

@@ -1,32 +1,32 @@
 """FbgemmCost: the cost of plans measured with FBGEMM kernels.
 
-On the CPU all devices of a plan take complete training steps together, a process for each (`step.py`, `step_rank.py`).
-On CUDA the kernels of each device are timed alone (`pool.py`, `worker.py`), and exchanges between GPUs on their own
-(`communication.py`) where there are enough GPUs; otherwise exchanges are modelled.
+On the CPU all devices of a plan take complete training steps together, a process for each (`step.py`, `step_rank.py`),
+and on CUDA where there are as many GPUs as devices. With fewer GPUs the kernels of each device are timed alone
+(`pool.py`, `worker.py`), and exchanges are modelled.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-import re
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from shardgym.arguments import check_int
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
-from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, can_exchange, time_communication
 from shardgym.costs.fbgemm.jobs import shard_sets
-from shardgym.costs.fbgemm.pool import WorkerPool, remedy, require_fbgemm
-from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
+from shardgym.costs.fbgemm.pool import WorkerPool, does_not_work, require_fbgemm
+from shardgym.costs.fbgemm.ranks import RankGroup
+from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
-from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
+from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError, MeasurementError
@@ -46,12 +46,8 @@ RANKS_PER_CORE = 4
 _GROUPS_KEPT = 2
 
 
-class Measurement(NamedTuple):
-    """What was measured of one plan: see the fields of the same names in `PlanCost`."""
-
-    per_device: Floats
-    noise: float
-    notes: tuple[str, ...]
+#: Phases and their noise, as in `PlanCost`, and notes.
+Measurement = tuple[Floats, float, tuple[str, ...]]
 
 
 class FbgemmCost(CostModel):
@@ -59,24 +55,23 @@ class FbgemmCost(CostModel):
 
     On the CPU, work is the CPU time of each device's process in complete training steps. Exchanges are measured between
     network namespaces that have links of the topology's rate, which takes root; or modelled for such links. On CUDA,
-    the compute of each distinct shard set is timed alone on a GPU, and there is no exchange of ids. A plan
-    that cannot be measured costs infinity, with the reason, and does not affect the others. Processes start with the
-    first evaluation and stay until `close`.
+    complete steps take a GPU for each device; with fewer, the compute of each distinct shard set is timed alone,
+    exchanges of outputs are modelled, and there is none of ids. A plan that cannot be measured costs infinity, with the
+    reason, and does not affect the others. Processes start with the first evaluation and stay until `close`.
 
     Example:
         >>> with make_cost("fbgemm", device="cpu", rounds=5) as cost:      # doctest: +SKIP
         ...     first, second = cost.evaluate(task, [plan, other_plan])
 
     Args:
-        device: "cpu" or "cuda".
-        workers: GPUs that measure kernels at the same time; 1 on the CPU.
+        device: "cpu" or "cuda"; `CUDA_VISIBLE_DEVICES` chooses GPUs.
         rounds: passes over everything that is compared; at least 2, as the spread is taken over them.
         warmups: untimed steps per round.
         iterations: timed steps per round, each with ids of its own.
         comm: whether exchanges are "measured" or "modelled"; "auto" measures them where that can be done. On the CPU
             that takes root and links of one rate, 0.025e9 to 0.25e9 bytes per second; on CUDA a GPU for each device.
-        timeout_s: seconds that one round of one plan (on CUDA: of one device) may take before its processes are
-            replaced.
+        timeout_s: seconds that one round of one plan (of one device, where kernels are timed alone) may take before its
+            processes are replaced.
         seed: of ids and of the order of measurements.
         ids_hidden: whether the total leaves out the exchange of ids, which training pipelines hide.
 
@@ -95,7 +90,6 @@ class FbgemmCost(CostModel):
     def __init__(
         self,
         device: str = "cpu",
-        workers: int = 1,
         rounds: int = 7,
         warmups: int = 2,
         iterations: int = 3,
@@ -107,33 +101,26 @@ class FbgemmCost(CostModel):
         for name, choice, choices in (("device", device, ("cpu", "cuda")), ("comm", comm, get_args(CommChoice))):
             if choice not in choices:
                 raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
-        self._effort = {"rounds": rounds, "warmups": warmups, "iterations": iterations}
-        least = {"workers": 1, "rounds": 2, "warmups": 0, "iterations": 1, "seed": 0}
-        for name, number in {"workers": workers, **self._effort, "seed": seed}.items():
-            if isinstance(number, bool) or not isinstance(number, int) or number < least[name]:
-                raise InputError(f"{name}={number!r}: expected a whole number, at least {least[name]}")
-        if isinstance(timeout_s, bool) or not 0 < timeout_s < 1e6:
+        least = {"rounds": 2, "warmups": 0, "iterations": 1, "seed": 0}
+        given = {"rounds": rounds, "warmups": warmups, "iterations": iterations, "seed": seed}
+        for name, number in given.items():
+            check_int(name, number, least[name])
+        if not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s={timeout_s}: expected seconds between 0 and 1e6")
-        if device == "cpu" and workers > 1:
-            raise InputError(f"workers={workers} for device='cpu': a step has a process for each device; use workers=1")
-        if device == "cuda" and ids_hidden:
-            raise InputError("ids_hidden=True for device='cuda': there is no exchange of ids; use ids_hidden=False")
         require_fbgemm(device)
         self._device = device
         self.replicas = device == "cpu"  # type: ignore[misc]
+        self._effort = {"rounds": rounds, "warmups": warmups, "iterations": iterations}
         self._comm: CommChoice = comm
         self._timeout_s = timeout_s
         self._seed = seed
         self._ids_hidden = ids_hidden
-        self._settings = {
-            "device": device, "workers": workers, **self._effort, "comm": comm, "timeout_s": timeout_s, "seed": seed,
-            "ids_hidden": ids_hidden,
-        }  # fmt: skip
         self._rng = random.Random(seed)
         self._next_batch = 0
-        #: Times kernels on CUDA; on the CPU there are groups alone.
-        self._pool = WorkerPool(device, workers, seed, timeout_s) if device == "cuda" else None
-        self._groups: dict[tuple[int, float | None, int], CollectiveGroup] = {}
+        #: Times kernels where there are fewer GPUs than devices.
+        self._pool = WorkerPool(device, seed, timeout_s) if device == "cuda" else None
+        #: By number of devices, rate of links and devices of a fast domain.
+        self._groups: dict[tuple[int, float | None, int], RankGroup] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,7 +139,10 @@ class FbgemmCost(CostModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        return dict(self._settings)
+        return {
+            "device": self._device, **self._effort, "comm": self._comm, "timeout_s": self._timeout_s,
+            "seed": self._seed, "ids_hidden": self._ids_hidden,
+        }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """Start a process that builds a first operator, and return hardware tag and versions.
@@ -162,7 +152,7 @@ class FbgemmCost(CostModel):
         """
         if self._pool is not None:
             return self._pool.facts()
-        group = next(iter(self._groups.values()), None) or self._step_group(1, None, 1)
+        group = next(iter(self._groups.values()), None) or self._group(1, None, 1)
         self._start(group)
         return {name: group.facts[0][name] for name in ("hardware", "versions")}
 
@@ -184,10 +174,10 @@ class FbgemmCost(CostModel):
         communication = self._sources(task)[1]
         with self._lock:
             timed = communication == "measured"
-            if self._pool is None:
+            if timed or self._pool is None:
                 found, failed = self._steps(task, plans, timed=timed)
             else:
-                found, failed = self._kernels(self._pool, task, plans, timed=timed)
+                found, failed = self._kernels(self._pool, task, plans)
         session = uuid.uuid4().hex
         hardware = self.hardware
         costs = []
@@ -195,17 +185,18 @@ class FbgemmCost(CostModel):
             if n in failed:
                 costs.append(self.no_cost(task, f"could not be measured: {failed[n]}"))
                 continue
+            per_device, noise, notes = found[n]
             cost = PlanCost(
-                per_device=found[n].per_device,
+                per_device=per_device,
                 cost=self.name,
                 version=self.version,
                 hardware=hardware,
                 compute="measured",
                 communication=communication,
-                noise=found[n].noise,
+                noise=noise,
                 repeats=self._effort["rounds"] * self._effort["iterations"],
                 session=session,
-                notes=(*found[n].notes, *device_notes(task, hardware)),
+                notes=(*notes, *device_notes(task, hardware)),
                 ids_hidden=self._ids_hidden,
             )
             costs.append(cost)
@@ -229,7 +220,7 @@ class FbgemmCost(CostModel):
     def _steps(
         self, task: ShardingTask, plans: Sequence[ShardingPlan], *, timed: bool
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
-        """Measure complete steps on the CPU; returns what was found and why plans failed, by number of the plan."""
+        """Measure complete steps; returns what was found and why plans failed, by number of the plan."""
         if self.max_devices is not None and task.num_devices > self.max_devices:
             raise InputError(
                 f"a step runs a process for each of {task.num_devices} devices, this machine takes up to "
@@ -237,10 +228,9 @@ class FbgemmCost(CostModel):
                 "use a machine with more cores, or the cost 'simulator' or 'roofline'"
             )
         # One device has no links: that its exchanges are timed takes no namespace.
-        linked = timed and task.num_devices > 1
+        linked = timed and task.num_devices > 1 and self._device == "cpu"
         topology = task.topology
-        rate = topology.intra_bandwidth if linked else None
-        group = self._step_group(task.num_devices, rate, topology.fast_domain_size)
+        group = self._group(task.num_devices, topology.intra_bandwidth if linked else None, topology.fast_domain_size)
         self._start(group)
         steps, failed = step.time_steps(
             group,
@@ -252,102 +242,63 @@ class FbgemmCost(CostModel):
             timed_exchanges=timed,
         )
         self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
-        notes = step_notes(task.topology, timed=timed, real_time=all(fact["real_time"] for fact in group.facts))
         links = None if timed else shipped_model()
+        if self._device == "cpu":
+            notes = step_notes(topology, timed=timed, real_time=all(fact["real_time"] for fact in group.facts))
+        else:
+            notes = ("complete steps between this machine's GPUs: the links of the task play no part",)
         return {
-            n: Measurement(*step.phases_of(task, done, links, ids_hidden=self._ids_hidden), notes)
-            for n, done in steps.items()
+            n: (*step.phases_of(task, done, links, ids_hidden=self._ids_hidden), notes) for n, done in steps.items()
         }, failed
 
     def _kernels(
-        self,
-        pool: WorkerPool,
-        task: ShardingTask,
-        plans: Sequence[ShardingPlan],
-        *,
-        timed: bool,
+        self, pool: WorkerPool, task: ShardingTask, plans: Sequence[ShardingPlan]
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
-        """Measure kernels and exchanges apart, on CUDA; returns the same."""
+        """Measure kernels alone and model exchanges; returns the same."""
         sets = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         distinct = dict.fromkeys(held for of_plan in sets.values() for held in of_plan if held is not None)
         samples, without, notes = time_shard_sets(pool, distinct, rng=self._rng, **self._effort)
-        failed: dict[int, str] = {}
-        compute: dict[int, Floats] = {}
         idle = np.zeros((self._effort["rounds"], self._effort["iterations"], 2))
+        found: dict[int, Measurement] = {}
+        failed: dict[int, str] = {}
         for n, of_plan in sets.items():
             reasons = [f"device {d}: {without[s]}" for d, s in enumerate(of_plan) if s is not None and s in without]
             if reasons:
                 failed[n] = reasons[0]
-            else:
-                compute[n] = np.stack([idle if s is None else samples[s] for s in of_plan], axis=2)
-        compute_ms = {n: mean_of_medians(times) for n, times in compute.items()}
-        both_ms = {n: ms.sum(axis=1) for n, ms in compute_ms.items()}
-        comm: dict[int, CommTimes] = {}
-        if timed and task.num_devices > 1:
-            size = task.num_devices
-            group = self._group((size, None, size), CollectiveGroup(size, "cuda", self._timeout_s))
-            alive = {n: plans[n] for n in compute}
-            comm, unfinished = time_communication(group, task, alive, both_ms, rng=self._rng, **self._effort)
-            failed |= unfinished
-        else:  # one device has no peers; the model says 0 for it
-            for n in compute:
-                widths = pooled_widths(task, plans[n])
-                transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
-                _, forward, backward = exchange_times(compute_ms[n], transfer, ids_hidden=True)
-                comm[n] = CommTimes(forward[None], backward[None])
-        found = {}
-        for n, (forward, backward) in comm.items():
-            columns = [
-                np.zeros(task.num_devices), compute_ms[n][:, 0], mean_of_medians(forward[:, None]),
-                mean_of_medians(backward[:, None]), compute_ms[n][:, 1],
-            ]  # fmt: skip
-            of_devices = [note for s in sets[n] if s is not None for note in notes.get(s, ())]
-            if timed:
-                of_links = link_notes(task, "measured", self.hardware)
-            else:
-                of_links = (f"communication from the link model of '{task.topology.interconnect}'",)
-            found[n] = Measurement(
-                np.column_stack(columns),
-                relative_error_of_total(compute[n], forward[:, None], backward[:, None]),
-                tuple(dict.fromkeys([*of_devices, *of_links])),
+                continue
+            times = np.stack([idle if s is None else samples[s] for s in of_plan], axis=2)
+            widths = pooled_widths(task, plans[n])
+            transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
+            of_devices = [note for s in of_plan if s is not None for note in notes.get(s, ())]
+            of_links = f"communication from the link model of '{task.topology.interconnect}'"
+            found[n] = (
+                _kernel_phases(times, transfer),
+                relative_error(lambda rows, all_=times, t=transfer: _kernel_phases(all_[rows], t), len(times)),
+                tuple(dict.fromkeys([*of_devices, of_links])),
             )
         return found, failed
 
-    def _start(self, group: CollectiveGroup) -> None:
+    def _start(self, group: RankGroup) -> None:
         """Start the processes of a group; where that fails, it is the error, and not one of each plan."""
         try:
             group.start()
         except MeasurementError as error:
-            raise MeasurementError(f"FBGEMM does not work here: {error}; {remedy(str(error))}") from None
+            raise does_not_work(error) from None
 
-    def _step_group(self, size: int, rate: float | None, domain_size: int) -> CollectiveGroup:
-        interface = {} if rate is None else {"GLOO_SOCKET_IFNAME": namespaces.INTERFACE}
-        environment = {**step.ENVIRONMENT, **interface}
-        settings = {"link_rate": rate, "domain_size": domain_size}
-        new = CollectiveGroup(size, "cpu", self._timeout_s, step.MODULE, environment, settings)
-        return self._group((size, rate, domain_size), new)
-
-    def _group(self, key: tuple[int, float | None, int], new: CollectiveGroup) -> CollectiveGroup:
-        """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`.
-
-        Args:
-            key: number of devices, rate of links and devices of a fast domain.
-            new: has no processes yet; taken if there is none.
-        """
-        group = self._groups.pop(key, new)
+    def _group(self, size: int, rate: float | None, domain_size: int) -> RankGroup:
+        """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`."""
+        key = (size, rate, domain_size)
+        group = self._groups.pop(key, None) or RankGroup(size, self._device, self._timeout_s, rate, domain_size)
         self._groups[key] = group
         while len(self._groups) > _GROUPS_KEPT:
-            oldest = next(iter(self._groups))
-            self._groups.pop(oldest).close()
+            self._groups.pop(next(iter(self._groups))).close()
         return group
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
         if self._device == "cpu":
             why_not = why_not_measured(task.topology)
-        elif can_exchange(task.num_devices):
-            why_not = ""
         else:
-            why_not = f"{task.num_devices} devices need as many GPUs"
+            why_not = "" if task.num_devices <= _visible_gpus() else f"{task.num_devices} devices need as many GPUs"
         if why_not and self._comm == "measured":
             raise InputError(f"comm='measured': {why_not}; use comm='auto' or comm='modelled'")
         return "measured", "modelled" if why_not or self._comm == "modelled" else "measured"
@@ -386,10 +337,20 @@ def step_notes(topology: Topology, *, timed: bool, real_time: bool) -> tuple[str
 
 
 def device_notes(task: ShardingTask, hardware: str) -> tuple[str, ...]:
-    """Return a note if compute was measured on other hardware than the task's topology names."""
+    """Return a note if compute was measured on a CPU and the task is for GPUs, or the other way round."""
     wanted = task.topology.device
-    # Whole words, which drivers may part, as in "RTX 2080 Ti", and to which they add a unit, as in "A100-SXM4-40GB".
-    words = ("[^a-z0-9]*".join(word) for word in re.findall("[a-z0-9]+", wanted.lower()))
-    named = ".*".join(f"(?<![a-z0-9]){word}(?:gb)?(?![a-z0-9])" for word in words)
-    matches = hardware.startswith("cpu") if wanted == "cpu-core" else re.search(named, hardware.lower())
-    return () if matches else (f"task is for '{wanted}' devices; compute was measured on {hardware}",)
+    alike = hardware.startswith("cpu") == (wanted == "cpu-core")
+    return () if alike else (f"task is for '{wanted}' devices; compute was measured on {hardware}",)
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _kernel_phases(times: Floats, transfer: Floats) -> Floats:
+    """Return phases of devices, shape (D, 5), from times of kernels, shape (rounds, iterations, D, 2)."""
+    compute_ms = mean_of_medians(times)
+    no_ids, forward, backward = exchange_times(compute_ms, transfer, ids_hidden=True)
+    return np.column_stack([no_ids, compute_ms[:, 0], forward, backward, compute_ms[:, 1]])

@@ -95,7 +95,7 @@ class CudaBackend:
 
     def facts(self) -> dict[str, Any]:
         """Return hardware tag and versions."""
-        return {"hardware": f"cuda-{slug(self._properties.name)}", "versions": versions()}
+        return {"hardware": gpu_tag(0), "versions": versions()}
 
     def kept_bytes(self) -> KeptBytes:
         """Return a share of the memory for drawn ids; merging again on the GPU is cheaper than caching merged ids."""
@@ -180,6 +180,11 @@ class CudaBackend:
         """Bytes that are free, or held by the allocator without being used."""
         idle = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0]) + int(idle)
+
+
+def gpu_tag(number: int) -> str:
+    """Return the hardware tag of a visible GPU."""
+    return f"cuda-{slug(torch.cuda.get_device_properties(number).name)}"
 
 
 def gpu_bytes(shard_set: ShardSet, batches: int) -> int:

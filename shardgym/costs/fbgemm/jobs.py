@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from typing import NamedTuple
 
 from shardgym.arrays import Floats
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
-from shardgym.records import CONFIG, Record
 from shardgym.tables.row_access import access_share
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import OPTIMIZER_STATE, ShardingTask
@@ -20,8 +16,6 @@ from shardgym.tasks.task import OPTIMIZER_STATE, ShardingTask
 HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"
 
 _INDEX_BYTES = 8
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class ShardSpec(NamedTuple):
@@ -127,21 +121,3 @@ class StepTimes(NamedTuple):
 
     times: Floats
     notes: tuple[str, ...] = ()
-
-
-class ProbeJob(NamedTuple):
-    """A measurement of the device itself."""
-
-
-@dataclass(frozen=True, config=CONFIG)
-class DeviceFacts(Record):
-    """The answer to a `ProbeJob`: properties of the device apart from FBGEMM; medians of several rounds.
-
-    Attributes:
-        copy_bandwidth: bytes per second of a copy within the device's memory, reads and writes both counted.
-        launch_ms: time per operation of many on a single number in a row; on a GPU that of a kernel launch.
-    """
-
-    copy_bandwidth: Positive
-    launch_ms: Positive
-    schema: Literal["shardgym.device_facts/1"] = "shardgym.device_facts/1"

@@ -49,7 +49,7 @@ class Lookup:
             if dense:
                 self.operator = _dense_operator(held)
             else:
-                self.operator = build_operator(held, torch.device("cpu"), bounds_check=True)
+                self.operator = build_operator(held, bounds_check=True)
             for weights in self.operator.split_embedding_weights():
                 weights.fill_(WEIGHT)
         self._pooled: Any = None
@@ -99,7 +99,7 @@ def _dense_operator(held: ShardSet) -> Any:
         [(shard.num_rows, shard.width) for shard in held.shards],
         weights_precision=precision,
         output_dtype=precision,
-        use_cpu=True,
+        use_cpu=torch.get_default_device().type == "cpu",
     )
 
 

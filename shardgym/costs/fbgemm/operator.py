@@ -31,7 +31,7 @@ EPSILON = 0.01
 
 def build_operator(
     shard_set: ShardSet,
-    device: torch.device,
+    device: torch.device | None = None,
     host_buffers: Mapping[str, torch.Tensor] | None = None,
     *,
     bounds_check: bool = False,
@@ -40,7 +40,7 @@ def build_operator(
 
     Args:
         shard_set: the shards of the device; unpooled ones are apart, and of one width.
-        device: where weights live and kernels run.
+        device: where weights live and kernels run; torch's default one when None.
         host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
             versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
         bounds_check: whether every forward pass looks at all ids first, as it does by FBGEMM's default.
@@ -52,6 +52,7 @@ def build_operator(
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
+    device = device or torch.get_default_device()
     on_cpu = device.type == "cpu"
     where = (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     precision = SparseType.FP16 if shard_set.precision == "fp16" else SparseType.FP32

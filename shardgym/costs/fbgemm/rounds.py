@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
 
@@ -55,14 +54,13 @@ def time_shard_sets(
     failed: dict[ShardSet, str] = {}
     notes: dict[ShardSet, tuple[str, ...]] = {}
     order = interleaved(list(dict.fromkeys(shard_sets)), rounds, rng, failed)
-    with closing(pool.run(TimingJob(shard_set, warmups, iterations) for shard_set in order)) as answers:
-        for job, answer in answers:
-            if isinstance(answer, str):
-                failed[job.shard_set] = answer
-            else:
-                samples.setdefault(job.shard_set, []).append(answer.times)
-                if answer.notes:
-                    notes[job.shard_set] = tuple(dict.fromkeys([*notes.get(job.shard_set, ()), *answer.notes]))
+    for job, answer in pool.run(TimingJob(shard_set, warmups, iterations) for shard_set in order):
+        if isinstance(answer, str):
+            failed[job.shard_set] = answer
+        else:
+            samples.setdefault(job.shard_set, []).append(answer.times)
+            if answer.notes:
+                notes[job.shard_set] = tuple(dict.fromkeys([*notes.get(job.shard_set, ()), *answer.notes]))
     return ShardSetTimes({s: np.stack(rows) for s, rows in samples.items() if s not in failed}, failed, notes)
 
 
@@ -78,26 +76,13 @@ def mean_of_medians(samples: Floats) -> Floats:
     return np.asarray(np.median(samples, axis=0).mean(axis=0), dtype=np.float64)
 
 
-def relative_error_of_total(compute: Floats, forward: Floats, backward: Floats) -> float:
+def relative_error(phases_of: Callable[[Ints], Floats], rounds: int) -> float:
     """Return the relative standard error of a plan's total, by a bootstrap over rounds.
 
-    The forward exchange makes everybody wait for the device that comes last, so the total is that device's compute and
-    backward communication plus its forward communication, which contains no wait.
-
     Args:
-        compute: rounds of forward and backward compute, shape (rounds, steps, D, 2).
-        forward: rounds of forward communication, shape (rounds, steps, D).
-        backward: rounds of backward communication, shape (rounds, steps, D).
+        phases_of: returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
+        rounds: that there are.
     """
-    busy = mean_of_medians(compute).sum(axis=-1) + mean_of_medians(backward)
-    last = int(busy.argmax())
-    resampled_busy = _resampled(compute, seed=0).sum(axis=-1) + _resampled(backward, seed=1)
-    totals = resampled_busy.max(axis=-1) + _resampled(forward, seed=2)[:, last]
-    return float(totals.std() / totals.mean()) if totals.mean() > 0 else 0.0
-
-
-def _resampled(samples: Floats, seed: int) -> Floats:
-    """Return `mean_of_medians` of bootstrap resamples of the rounds, shape (resamples, ...)."""
-    rounds = len(samples)
-    chosen = np.random.default_rng(seed).integers(0, rounds, size=(_RESAMPLES, rounds))
-    return np.stack([mean_of_medians(samples[rows]) for rows in chosen])
+    chosen = np.random.default_rng(0).integers(0, rounds, size=(_RESAMPLES, rounds))
+    totals = np.array([phases_of(rows).sum(axis=1).max() for rows in chosen])
+    return float(totals.std() / totals.mean()) if totals.any() else 0.0

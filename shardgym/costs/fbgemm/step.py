@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.communication import CollectiveGroup
-from shardgym.costs.fbgemm.rounds import interleaved
+from shardgym.costs.fbgemm.ranks import RankGroup
+from shardgym.costs.fbgemm.rounds import interleaved, relative_error
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
 from shardgym.errors import MeasurementError
@@ -49,19 +49,10 @@ PHASE_OF_PART = {
 PARTS = tuple(PHASE_OF_PART)
 _PHASES = np.array(list(PHASE_OF_PART.values()))
 
-MODULE = "shardgym.costs.fbgemm.step_rank"
-#: Switches of FBGEMM that a user's shell must not change. Ids are checked as by default (BoundsCheckMode.WARNING).
-ENVIRONMENT = {
-    "FBGEMM_EXPERIMENTAL_TBE": "0",
-    "FBGEMM_TBE_BOUNDS_CHECK_MODE": "1",
-    "FBGEMM_TBE_REPORT_INPUT_PARAMS": "0",
-}
-
 #: Share of the available memory that a plan may take.
 _USABLE = 0.9
 #: Pooled values on a device, with their gradients, buffers of exchanges and what kernels allocate, in copies of them.
 _OUTPUT_COPIES = 6
-_RESAMPLES = 200
 
 
 class StepJob(NamedTuple):
@@ -109,7 +100,7 @@ class PlanSteps(NamedTuple):
 
 
 def time_steps(
-    group: CollectiveGroup,
+    group: RankGroup,
     plans: Mapping[int, StepPlan],
     *,
     rounds: int,
@@ -147,7 +138,8 @@ def time_steps(
         start = first_batch + len(samples[n]) * per_round
         job = StepJob(plans[n], tuple(range(start, start + per_round)), warmups, seed, timed_exchanges)
         try:
-            require_memory(job)
+            if group.device == "cpu":
+                require_memory(job)
             answers: list[RankSteps] = group.ask([job] * group.size)
         except MeasurementError as error:
             failed[n] = str(error)
@@ -216,13 +208,8 @@ def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None, *, 
                 clocks = clocks + ms[:, number]
         return np.stack([ms[:, phase == _PHASES].sum(axis=1) for phase in range(5)], axis=1)
 
-    per_device = phases(steps.parts_ms)
-    rng = np.random.default_rng(0)
-    rounds = len(steps.parts_ms)
-    resampled = rng.integers(0, rounds, size=(_RESAMPLES, rounds))
-    totals = [phases(steps.parts_ms[chosen])[:, first:].sum(axis=1).max() for chosen in resampled]
-    mean = float(np.mean(totals))
-    return StepPhases(per_device, float(np.std(totals)) / mean if mean > 0 else 0.0)
+    noise = relative_error(lambda rows: phases(steps.parts_ms[rows])[:, first:], len(steps.parts_ms))
+    return StepPhases(phases(steps.parts_ms), noise)
 
 
 def _typical(parts: Floats) -> Floats:

@@ -1,12 +1,13 @@
-"""One rank of complete training steps.
+"""One rank of complete training steps, on a core or on a GPU.
 
-Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A young process would touch new
-pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees;
-a rank does that first.
+On a CPU memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A young process would
+touch new pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees; a
+rank does that first.
 """
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import time
@@ -20,7 +21,7 @@ import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
 from shardgym.child import Handler
-from shardgym.costs.fbgemm import rank
+from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.namespaces import join_network
 from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes, versions
@@ -40,25 +41,27 @@ _LINKS_S = 60.0
 
 
 class Clock:
-    """The clock of one device in one step: work counts by CPU time, exchanges by wall time if they are timed.
+    """The clock of one device in one step.
+
+    Work counts by the CPU time of this thread, on a GPU until its queue is empty, by wall time. Exchanges count by wall
+    time if they are timed.
 
     Args:
         timed_exchanges: whether devices enter an exchange as far apart as their clocks are.
-
-    Attributes:
-        parts_ms: of all parts so far, 0 of those that the plan has not.
-        sent_bytes: to every rank in each exchange so far.
     """
 
     def __init__(self, timed_exchanges: bool) -> None:
+        #: Of all parts so far, 0 of those that the plan has not.
         self.parts_ms = dict.fromkeys(PARTS, 0.0)
+        #: To every rank in each exchange so far.
         self.sent_bytes: dict[str, Sequence[int]] = {}
         self._timed = timed_exchanges
-        self._cpu_s = time.thread_time()
+        self._on_gpu = torch.get_default_device().type == "cuda"
+        self._begin_s = self._worked_s()
 
     def work(self, part: str) -> None:
         """End a part of a step in which this device worked alone."""
-        self._add(part, time.thread_time() - self._cpu_s)
+        self._add(part, self._worked_s() - self._begin_s)
 
     def exchange(self, part: str, run: Callable[[], object], sent_bytes: Sequence[int]) -> None:
         """Run an exchange, which is a part of a step.
@@ -72,18 +75,27 @@ class Clock:
             self._add(part, 0.0)
             return
         now_s = sum(self.parts_ms.values()) / 1e3
-        agreed = torch.tensor([-now_s, time.perf_counter() + _LEAD_S], dtype=torch.float64)
+        agreed = torch.tensor([-now_s, time.perf_counter() + _LEAD_S], dtype=torch.float64, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
         enter_s = float(agreed[1]) + now_s + float(agreed[0])
         time.sleep(max(0.0, enter_s - time.perf_counter()))
         run()
+        self._wait_for_gpu()
         took_s = time.perf_counter() - enter_s
-        dist.barrier()
+        dist.all_reduce(agreed)  # all are through
         self._add(part, took_s)
 
     def _add(self, part: str, seconds: float) -> None:
         self.parts_ms[part] = 1e3 * seconds
-        self._cpu_s = time.thread_time()
+        self._begin_s = self._worked_s()
+
+    def _worked_s(self) -> float:
+        self._wait_for_gpu()
+        return time.perf_counter() if self._on_gpu else time.thread_time()
+
+    def _wait_for_gpu(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
 
 
 def keep_freed_memory() -> None:
@@ -92,7 +104,7 @@ def keep_freed_memory() -> None:
     glibc maps large blocks anew each time, up to the largest one that was freed, or 32 MiB (`man mallopt`). The block
     has a little less, as glibc adds a header.
     """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
 
 
 class StepRank:
@@ -106,7 +118,7 @@ class StepRank:
     def __init__(self, number: int, domains: Domains | None) -> None:
         self._number = number
         self._domains = domains
-        self._drawn: LRUCache[Any, TableIds] = LRUCache(int(available_bytes() * _FOR_IDS), tensor_bytes)
+        self._drawn: LRUCache[Any, TableIds] = LRUCache(int(_memory_bytes() * _FOR_IDS), tensor_bytes)
 
     def __call__(self, job: StepJob) -> RankSteps:
         """Run the steps of a plan.
@@ -162,6 +174,11 @@ class StepRank:
         return TableIds(torch.tensor(indices), torch.tensor(lengths))
 
 
+def _memory_bytes() -> int:
+    on_gpu = torch.get_default_device().type == "cuda"
+    return torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
+
+
 def take_real_time_priority() -> bool:
     """Let no ordinary program run on this process's core while it has work; False where the system forbids it.
 
@@ -178,20 +195,34 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Load FBGEMM, so that incompatible versions fail here, link up and join the group.
 
     Args:
-        settings: those of `shardgym.costs.fbgemm.rank.start`, and "link_rate": bytes per second of each device's
-            link, None for the loopback interface; and "domain_size": ranks of a fast domain.
+        settings: "rank", "world_size", "device", "file" (of the rendezvous), "timeout_s", "link_rate" (bytes per second
+            of each device's link, None for the loopback interface) and "domain_size" (ranks of a fast domain).
     """
+    number, size = settings["rank"], settings["world_size"]
+    on_gpu = settings["device"] == "cuda"
+    torch.set_num_threads(1)
+    hardware = gpu_tag(number) if on_gpu else cpu_tag()
+    if on_gpu:
+        torch.cuda.set_device(number)
+        torch.set_default_device(torch.device("cuda", number))
     # Before ranks know each other: one that ended while others join would make those complain about the connection.
     shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
-    build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
+    build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"))
     # Before the group exists: gloo's threads inherit both.
-    real_time = take_real_time_priority()
+    real_time = on_gpu or take_real_time_priority()
     if settings["link_rate"] is not None:
-        folder = Path(settings["file"]).parent
-        join_network(settings["rank"], settings["world_size"], settings["link_rate"], folder, _LINKS_S)
-    rank.start(settings)
+        join_network(number, size, settings["link_rate"], Path(settings["file"]).parent, _LINKS_S)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        init_method=f"file://{settings['file']}",
+        rank=number,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=settings["timeout_s"]),
+    )
     # Now, as later the file of the rendezvous is gone.
-    size = settings["domain_size"]
-    domains = Domains.join(size) if size < settings["world_size"] else None
-    facts = {"hardware": cpu_tag(), "versions": versions(), "real_time": real_time}
-    return StepRank(settings["rank"], domains), facts
+    domains = Domains.join(settings["domain_size"]) if settings["domain_size"] < size else None
+    if on_gpu:  # NCCL links up at the first exchange
+        dist.all_reduce(torch.zeros(1))
+    gc.collect()
+    gc.freeze()
+    return StepRank(number, domains), {"hardware": hardware, "versions": versions(), "real_time": real_time}

@@ -36,7 +36,7 @@ class RowLookup:
         self.num_shards = 0 if rows.shards is None else len(rows.shards.shards)
         self.operator: Any = None
         if rows.shards is not None:
-            self.operator = build_operator(rows.shards, torch.device("cpu"), bounds_check=True)
+            self.operator = build_operator(rows.shards, bounds_check=True)
             for weights in self.operator.split_embedding_weights():
                 weights.fill_(WEIGHT)
         self._rows: Any = None

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from cachetools import LRUCache, cachedmethod
 
 from shardgym.child import Handler
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.cuda import CudaBackend
-from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import Ids, RequestMaker, tensor_bytes
 from shardgym.costs.fbgemm.process import JobError
+from shardgym.machine import usable_cores
 from shardgym.tables.table import EmbeddingTable
 
 #: An operator without its weights takes some hundred kilobytes.
 _KEPT_OPERATORS = 500
-#: Bytes that a probe copies: larger than any cache, and small beside any memory.
-COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
-_COPIES = 8
-_LAUNCHES = 200
-_PROBE_ROUNDS = 7
 
 
 class Measurer:
@@ -94,56 +86,21 @@ class Measurer:
         return self._backend.build(shard_set)
 
 
-def probe(device: str) -> DeviceFacts:
-    """Measure the device of the calling process, which should do nothing else meanwhile.
-
-    Args:
-        device: "cpu" (one thread) or "cuda" (the first visible GPU).
-    """
-    count = COPY_BYTES[device]
-    source = torch.zeros(count, dtype=torch.uint8, device=torch.device(device))
-    target = torch.zeros_like(source)
-    number = torch.zeros(1, device=torch.device(device))
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def median_seconds(work: Callable[[], object], times: int) -> float:
-        """Return the wall time per call of many calls in a row, the device synchronised before and after them."""
-        rounds = []
-        for _ in range(_PROBE_ROUNDS):
-            wait()
-            start = time.perf_counter()
-            for _ in range(times):
-                work()
-            wait()
-            rounds.append((time.perf_counter() - start) / times)
-        return statistics.median(rounds[1:])
-
-    copy_s = median_seconds(lambda: target.copy_(source), _COPIES)
-    launch_s = median_seconds(lambda: number.add_(1.0), _LAUNCHES)
-    return DeviceFacts(copy_bandwidth=2 * count / copy_s, launch_ms=1000 * launch_s)
-
-
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Load the backend and run one tiny job, so that incompatible versions fail here.
 
     Args:
-        settings: "device" ("cpu" or "cuda"), "seed", and "core" to be pinned to (CPU only).
+        settings: "device" ("cpu" or "cuda") and "seed".
     """
     device = settings["device"]
     backend = CpuBackend() if device == "cpu" else CudaBackend()
     facts = backend.facts()
     if device == "cpu":
-        os.sched_setaffinity(0, {settings["core"]})
+        os.sched_setaffinity(0, {usable_cores()[0]})
     measurer = Measurer(backend, settings["seed"])
     shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
     measurer(TimingJob(ShardSet((shard,), 2, "fp32", "exact_sgd"), warmups=0, iterations=1))
     gc.collect()
     gc.freeze()
 
-    def answer(job: TimingJob | ProbeJob) -> StepTimes | DeviceFacts:
-        return measurer(job) if isinstance(job, TimingJob) else probe(device)
-
-    return answer, facts
+    return measurer, facts

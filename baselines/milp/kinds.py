@@ -126,14 +126,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
 
 
 def _columns_of(task: ShardingTask, number: int, ms: Floats, unit_columns: float) -> Columns:
-    """Return a table in pieces.
-
-    Args:
-        task: the task.
-        number: of the table.
-        ms: of pieces of 1, 2, ... units, first and at last, shape (units, 2).
-        unit_columns: that go to others, of a unit.
-    """
+    """Return a table in pieces; `ms` is of those of 1, 2, ... units, first and at last, shape (units, 2)."""
     table = task.tables[number]
     units = len(ms)
     lines = _lines_below(ms[:, 0]), _lines_below(ms[:, 1])
@@ -174,7 +167,7 @@ def _spread_forms(
 ) -> list[tuple[int, Literal["all", "domain"], list[ShardKey]]]:
     """Return number, devices, and keys of the shards that differ, of each way to spread a table.
 
-    Rows of unpooled tables, which go by the all-to-all, are left to the search that the program starts from.
+    Rows of unpooled tables go by the all-to-all, and are left to the search that the program starts from.
     """
     rows, width, devices = table.num_embeddings, table.embedding_dim, task.num_devices
     forms: list[tuple[int, Literal["all", "domain"], list[ShardKey]]] = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -15,8 +16,39 @@ from scipy.sparse import csr_array
 
 from shardgym.arrays import Floats
 
-#: A sum: variables and their factors.
-Terms = list[tuple[int, float]]
+
+class Sum:
+    """Variables by their numbers, times factors, added up. A variable is a sum of one term."""
+
+    def __init__(self, terms: Iterable[tuple[int, float]] = ()) -> None:
+        self.terms = list(terms)
+
+    @classmethod
+    def of(cls, sums: Iterable[Sum]) -> Sum:
+        """Add up several."""
+        return cls(itertools.chain.from_iterable(each.terms for each in sums))
+
+    @property
+    def number(self) -> int:
+        """Of the only variable."""
+        [(number, _)] = self.terms
+        return number
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.terms + other.terms)
+
+    def __iadd__(self, other: Sum) -> Self:
+        self.terms += other.terms
+        return self
+
+    def __sub__(self, other: Sum) -> Sum:
+        return self + other * -1.0
+
+    def __mul__(self, factor: float) -> Sum:
+        return Sum([(number, own * factor) for number, own in self.terms])
+
+    def __truediv__(self, divisor: float) -> Sum:
+        return Sum([(number, own / divisor) for number, own in self.terms])
 
 
 class Solution(NamedTuple):
@@ -33,11 +65,7 @@ class Solution(NamedTuple):
 
 @contextlib.contextmanager
 def _without_stdout() -> Iterator[None]:
-    """Keep what HiGHS prints in spite of `disp=False` off standard output, where commands print JSON.
-
-    It is a line of `HighsMipSolverData::transformNewIntegerFeasibleSolution`, in the HiGHS of SciPy 1.17. C code prints
-    it, so `contextlib.redirect_stdout` does not see it.
-    """
+    """Keep a line that the C code of HiGHS prints, in SciPy 1.17, off standard output, where commands print JSON."""
     sys.stdout.flush()
     kept = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -60,48 +88,55 @@ class LinearProgram:
         self._whole: list[int] = []
         self._rows: list[tuple[Sequence[tuple[int, float]], float, float]] = []
 
-    @property
-    def num_variables(self) -> int:
-        """How many variables there are."""
-        return len(self._upper)
-
-    def variable(self, upper: float = np.inf, lower: float = 0.0, *, whole: bool = False) -> int:
-        """Add a variable and return its number."""
+    def variable(self, upper: float = np.inf, lower: float = 0.0, *, whole: bool = False) -> Sum:
+        """Add a variable."""
         self._lower.append(lower)
         self._upper.append(upper)
         self._whole.append(int(whole))
-        return len(self._upper) - 1
+        return Sum([(len(self._upper) - 1, 1.0)])
 
-    def flag(self) -> int:
+    def flag(self) -> Sum:
         """Add a variable that is 0 or 1."""
         return self.variable(1, whole=True)
 
-    def upper(self, variable: int) -> float:
+    def upper(self, number: int) -> float:
         """Return the largest value of a variable."""
-        return self._upper[variable]
+        return self._upper[number]
 
-    def at_most(self, terms: Sequence[tuple[int, float]], limit: float = 0.0) -> None:
-        """Add the constraint that a sum is at most a limit."""
-        self.between(terms, -np.inf, limit)
+    def at_most(self, terms: Sum, limit: float | Sum = 0.0) -> None:
+        """Add the constraint that a sum is at most a number, or another sum."""
+        if isinstance(limit, Sum):
+            terms, limit = terms - limit, 0.0
+        self._add(terms, -np.inf, limit)
 
-    def between(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
-        """Add the constraint that a sum is in a range."""
-        self._rows.append(([(variable, factor) for variable, factor in terms if factor], low, high))
+    def at_least(self, terms: Sum, limit: Sum) -> None:
+        """Add the constraint that a sum is at least another one."""
+        self._add(terms - limit, 0.0, np.inf)
+
+    def equal(self, terms: Sum, value: float | Sum = 0.0) -> None:
+        """Add the constraint that a sum is a number, or another sum."""
+        if isinstance(value, Sum):
+            terms, value = terms - value, 0.0
+        self._add(terms, value, value)
+
+    def _add(self, terms: Sum, low: float, high: float) -> None:
+        self._rows.append(([term for term in terms.terms if term[1]], low, high))
 
     def minimise(
-        self, objective: int, *, gap: float, ranges: Mapping[int, tuple[float, float]], nodes: int, time_limit_s: float
-    ) -> Solution:
+        self, objective: Sum, *, gap: float = 0.0, ranges: Mapping[int, tuple[float, float]] | None = None,
+        nodes: int = 1, time_limit_s: float = np.inf,
+    ) -> Solution:  # fmt: skip
         """Run HiGHS.
 
         Args:
             objective: the variable to minimise.
             gap: relative gap at which it may stop.
-            ranges: of some variables, instead of theirs.
+            ranges: of some variables by their numbers, instead of theirs.
             nodes: of the search tree at most.
             time_limit_s: likewise, which makes results depend on the machine.
         """
         lower, upper = np.array(self._lower), np.array(self._upper)
-        for variable, (least, most) in ranges.items():
+        for variable, (least, most) in (ranges or {}).items():
             lower[variable], upper[variable] = least, most
         lengths = [len(terms) for terms, _, _ in self._rows]
         places = np.repeat(np.arange(len(lengths)), lengths)
@@ -112,7 +147,7 @@ class LinearProgram:
             matrix, np.array([low for _, low, _ in self._rows]), np.array([high for *_, high in self._rows])
         )
         costs = np.zeros(len(upper))
-        costs[objective] = 1.0
+        costs[objective.number] = 1.0
         options = {"mip_rel_gap": gap, "node_limit": nodes, "time_limit": min(time_limit_s, 1e7)}
         with _without_stdout():
             found = milp(

@@ -25,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.milp.exchanges import exchanges_of
-from baselines.milp.linear_program import LinearProgram, Terms
+from baselines.milp.linear_program import LinearProgram, Sum
+from baselines.milp.places import SCALE
 from neuroshard.plus.sharing import has_domains
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts, group_of
@@ -42,8 +43,6 @@ _WHOLE_SECTORS = 32
 _PRECISION = 1e-3
 #: Of a bound, what rounding and errors of the solver may make it too high by, and more.
 _SAFETY = 1e-6
-#: HiGHS allows errors of a millionth in any unit: an even share of all compute is this much.
-_SCALE = 1000.0
 #: Steps of the search, far more than it takes.
 _MOST_STEPS = 60
 
@@ -83,26 +82,16 @@ def _is_even(task: ShardingTask, group: int) -> bool:
 
 
 class _Column(NamedTuple):
-    """What one column of a table takes at least on all devices of a group together, by the width of its piece.
+    """What one column of a table takes at least on all devices of a group together, by the width of its piece."""
 
-    Attributes:
-        ms: first and at last, shape (widths, 2).
-        piece_ms: of the whole step, of the device that takes longest for a piece, shape (widths,).
-    """
-
+    #: First and at last, shape (widths, 2).
     ms: Floats
+    #: Of the whole step, of the device that takes longest for a piece, shape (widths,).
     piece_ms: Floats
 
 
 class _GroupBound:
-    """The bound of plans in groups of one size.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-        size: devices of a group; all of them without groups.
-        replicas: whether tables may be replicated.
-    """
+    """The bound of plans in groups of one size; of all devices without groups."""
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts, size: int, *, replicas: bool) -> None:
         self._task = task
@@ -222,64 +211,75 @@ class _GroupBound:
     def _least_within(self, limit_ms: float) -> float:
         """Return what plans take at least if they take no more than a limit; infinite where there are none."""
         task, exchange, size = self._task, self._exchanges, self._size
-        unit = _SCALE / max(self._least_compute_ms / size, 1e-6)
+        unit = SCALE / max(self._least_compute_ms / size, 1e-6)
         program = LinearProgram()
-        objective, first, last = (program.variable() for _ in range(3))
-        any_whole, any_rows, any_domain, any_replica = (program.variable(1) for _ in range(4))
-        compute: tuple[Terms, Terms] = ([], [])
-        whole: Terms = []
-        rows: Terms = []
-        domain: Terms = []
-        copied_bytes: Terms = []
-        memory: Terms = []
-        held: Terms = []
-        scale = _SCALE / self._capacity
+        objective, *goals = (program.variable() for _ in range(3))
+        #: Columns of whole rows, cut by rows over all devices, and inside of domains; whether there are any; replicas.
+        whole, rows, domain, copies = Sum(), Sum(), Sum(), Sum()
+        any_whole, any_rows, any_domain, any_copy = (program.variable(1) for _ in range(4))
+        compute = Sum(), Sum()
+        memory, held = Sum(), Sum()
+        scale = SCALE / self._capacity
         for n, table in enumerate(task.tables):
             width = table.embedding_dim
-            outputs = width * float(self._outputs[n])
-            kinds: list[tuple[int, Floats, int, Terms]] = []
+            kinds: list[tuple[Sum, Floats, Sum, Sum]] = []
             for column, flag, loads in (
                 (self._whole_rows[n], any_whole, whole),
                 (self._in_domain[n], any_domain, domain),
             ):
                 allowed = column.piece_ms <= limit_ms
-                if allowed.any() and (flag == any_whole or self._domain):
+                if allowed.any() and (flag is any_whole or self._domain):
                     # The least of both phases apart is no more than that of any width.
                     kinds.append((program.variable(1), column.ms[allowed].min(axis=0), flag, loads))
             if size > 1:
                 kinds.append((program.variable(1), self._any_cut[n], any_rows, rows))
             for variable, ms, flag, loads in kinds:
-                loads.append((variable, outputs))
-                held.append((variable, self._bytes[n] / size))
-                memory.append((variable, self._bytes[n] * scale))
-                program.at_most([(variable, 1.0), (flag, -1.0)])
-                for phase in (0, 1):
-                    compute[phase].append((variable, float(ms[phase]) * width / size * unit))
+                loads += variable * (width * float(self._outputs[n]))
+                held += variable * (self._bytes[n] / size)
+                memory += variable * (self._bytes[n] * scale)
+                program.at_most(variable, flag)
+                for phase, ms_of in enumerate(compute):
+                    ms_of += variable * (float(ms[phase]) * width / size * unit)
             chosen = [variable for variable, *_ in kinds]
             if self._replicas is not None:
                 copy = program.variable(1)
                 chosen.append(copy)
-                memory.append((copy, self._bytes[n] * scale * size))
-                copied_bytes.append((copy, float(self._gradient_bytes[n])))
-                program.at_most([(copy, 1.0), (any_replica, -1.0)])
-                for phase in (0, 1):
-                    compute[phase].append((copy, float(self._replicas[n, phase]) * width * unit))
-            program.between([(variable, 1.0) for variable in chosen], 1, 1)
+                memory += copy * (self._bytes[n] * scale * size)
+                copies += copy * float(self._gradient_bytes[n])
+                program.at_most(copy, any_copy)
+                for phase, ms_of in enumerate(compute):
+                    ms_of += copy * (float(self._replicas[n, phase]) * width * unit)
+            program.equal(Sum.of(chosen), 1)
         program.at_most(memory, self._capacity * scale)
-        transfer = self._transfer(program, unit, (any_whole, whole), (any_rows, rows), (any_domain, domain))
+        transfer = Sum()
+        if size > 1:
+            transfer += self._all_to_all(program, unit, whole, any_whole)
+            transfer += any_rows * (exchange.rows.latency_ms * unit) + rows * exchange.rows.unit_ms * unit
+        if self._domain:
+            domains = size // self._domain
+            column_ms = exchange.nodes.inside_ms / domains + exchange.nodes.received_ms * (1 - 1 / domains)
+            transfer += domain * column_ms * unit + any_domain * (exchange.nodes.latency_ms * unit)
         used = self._least_used(limit_ms) / task.num_devices
-        for phase, goal in enumerate((first, last)):
+        for phase, goal in enumerate(goals):
             fixed = float(self._fixed_ms[phase]) * used * unit
-            weight = float(exchange.transfers[phase])
-            terms = [*compute[phase], *[(v, f * weight) for v, f in transfer], (goal, -1.0)]
-            program.at_most(terms, -fixed)
+            program.at_most(compute[phase] + transfer * float(exchange.transfers[phase]) - goal, -fixed)
         line = self._replica_line
-        replicas = [(v, f * line.unit_ms * unit) for v, f in copied_bytes]
-        replicas.append((any_replica, line.latency_ms * unit))
-        sync = [(v, f * self._sync_ms * unit) for v, f in held]
-        program.at_most([(first, 1.0), (last, 1.0), *replicas, *sync, (objective, -1.0)])
-        found = program.minimise(objective, gap=0.0, ranges={}, nodes=1, time_limit_s=math.inf)
-        return found.bound / unit
+        replicas = copies * line.unit_ms * unit + any_copy * (line.latency_ms * unit)
+        program.at_most(goals[0] + goals[1] + replicas + held * self._sync_ms * unit, objective)
+        return program.minimise(objective).bound / unit
+
+    def _all_to_all(self, program: LinearProgram, unit: float, columns: Sum, any_columns: Sum) -> Sum:
+        """Return what devices take on average for the all-to-all of so many columns, in units of a ms."""
+        links = self._exchanges.links
+        sizes = np.bincount(links.domains)
+        all_to_all = program.variable()
+        # On average over devices, others of the own domain have this many of all columns, and other domains.
+        shares = (float(sizes.min()) - 1) / self._size, 1 - float(sizes.max()) / self._size
+        for link, share in enumerate(shares):
+            received_ms = float(links.received_ms[link].min()) * share
+            latency_ms = float(links.latency_ms[link].min())
+            program.at_most(columns * received_ms * unit + any_columns * (latency_ms * unit), all_to_all)
+        return all_to_all
 
     def _least_used(self, limit_ms: float) -> float:
         """Return how many devices hold anything at least, if a plan takes no more than a limit; replicas are on all."""
@@ -288,39 +288,3 @@ class _GroupBound:
         spare_ms = limit_ms - float(self._fixed_ms.sum())
         busy = compute_ms / spare_ms if spare_ms > 0 else self._task.num_devices
         return min(max(held, busy, 1.0), self._task.num_devices)
-
-    def _transfer(
-        self, program: LinearProgram, unit: float, whole: tuple[int, Terms], rows: tuple[int, Terms],
-        domain: tuple[int, Terms],
-    ) -> Terms:  # fmt: skip
-        """Return what devices take for one exchange of outputs on average.
-
-        Args:
-            program: gets what it takes for the all-to-all.
-            unit: of a ms.
-            whole: whether there are any columns of whole rows, and how many.
-            rows: likewise of columns that are cut by rows over all devices.
-            domain: likewise inside of domains.
-        """
-        exchange, size = self._exchanges, self._size
-        links = exchange.links
-        sizes = np.bincount(links.domains)
-        if size == 1:
-            return []
-        all_to_all = program.variable()
-        # On average over devices, others of the own domain have this many of all columns, and other domains.
-        shares = (float(sizes.min()) - 1) / size, 1 - float(sizes.max()) / size
-        for link, share in enumerate(shares):
-            received_ms = float(links.received_ms[link].min()) * share
-            latency_ms = float(links.latency_ms[link].min())
-            program.at_most(
-                [*[(v, f * received_ms * unit) for v, f in whole[1]], (whole[0], latency_ms * unit), (all_to_all, -1.0)]
-            )
-        found = [(all_to_all, 1.0), (rows[0], exchange.rows.latency_ms * unit)]
-        found += [(v, f * exchange.rows.unit_ms * unit) for v, f in rows[1]]
-        if self._domain:
-            domains = size // self._domain
-            column_ms = exchange.nodes.inside_ms / domains + exchange.nodes.received_ms * (1 - 1 / domains)
-            found += [(v, f * column_ms * unit) for v, f in domain[1]]
-            found.append((domain[0], exchange.nodes.latency_ms * unit))
-        return found

@@ -8,20 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.milp.exchanges import Exchanges, Line
-from baselines.milp.group_bounds import Cut, GroupBounds
-from baselines.milp.kinds import Columns, Kinds, Spread, spread_loads
-from baselines.milp.linear_program import LinearProgram, Terms
+from baselines.milp.kinds import Kinds, Spread, spread_loads
+from baselines.milp.linear_program import Sum
+from baselines.milp.places import Places
 from neuroshard.plus.nodes import packed
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Ints
 from shardgym.tasks.task import ShardingTask
 
-#: Times are scaled so that an even share of all compute is this much, and memory so that the largest device has it:
-#: HiGHS allows errors of a millionth, in any unit.
-_SCALE = 1000.0
 #: Of a bound: what errors of the solver may make it too high by, and more.
 _SAFETY = 1e-6
-#: Of the devices of a group, the share that has pieces is one of these, or between two of them.
-_SHARES = (0.5, 0.75, 0.9, 0.95, 0.97, 1.0)
+#: Numbers of pieces that are cases of their own, and those between two of them.
+_PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56)
 
 
 class Answer(NamedTuple):
@@ -38,13 +35,14 @@ class Answer(NamedTuple):
     units: Ints
 
 
-class Program(GroupBounds):
+class Program(Places):
     """Chooses kinds and places so that the slowest device of a step takes least.
 
     Over single devices this is the step of a cost whose compute is linear. Over groups of equal devices it is a
     relaxation: what the devices of a group do on average, and what any device that holds a piece does at least, are
     lower bounds of what the slowest one does. So its optimum is a bound, and 64 equal devices are one place instead of
-    64 that can be swapped.
+    64 that can be swapped. Averages miss loads and fixed costs that some devices have and others have not, and single
+    large pieces: `_add_fewer`, `_add_domain_users` and `_add_largest` are for these.
 
     Args:
         task: the task.
@@ -55,18 +53,23 @@ class Program(GroupBounds):
     """
 
     def __init__(self, task: ShardingTask, kinds: Kinds, exchanges: Exchanges, groups: Sequence[Sequence[int]]) -> None:
-        self._task = task
-        self._exchanges = exchanges
-        self._groups = groups
-        self._spreads = kinds.spreads
-        compute = sum(float(columns.least_ms[:, -1].sum()) for columns in kinds.columns if columns is not None)
-        self._unit = _SCALE / max(compute / task.num_devices, 1e-6)
-        self._fixed: Floats = kinds.fixed_ms * self._unit
-        self._program = LinearProgram()
-        self._add_variables(kinds)
-        self._add_kinds()
-        self._add_memory()
-        self._add_step()
+        super().__init__(task, kinds, exchanges, groups)
+        rows = self._line(exchanges.rows, self._any_rows, [s.columns * (s.devices == "all") for s in self._spreads])
+        replicas = self._line(exchanges.replicas, self._any_replicas, [s.replica_bytes for s in self._spreads])
+        inside, between = self._add_domains()
+        common = rows + inside
+        goals = self._program.variable(), self._program.variable()
+        self._objective = self._program.variable()
+        self._program.at_most(goals[0] + goals[1] + replicas, self._objective)
+        everything = Sum.of(self._columns(place) for place in range(len(groups)))
+        longest = self._program.variable()
+        for goal, weight in zip(goals, exchanges.transfers.tolist(), strict=True):
+            self._program.at_most((common + longest) * weight, goal)
+        arriving = self._arriving(everything, longest)
+        for place in range(len(groups)):
+            self._add_place(place, goals, common, between, everything, longest, arriving)
+        if len(groups) < task.num_devices:
+            self._add_largest(goals, common, arriving)
 
     def solve(
         self, *, gap: float, nodes: int, cutoff_ms: float = np.inf, domains: bool | None = None,
@@ -82,9 +85,9 @@ class Program(GroupBounds):
             nodes: of the search tree at most.
             time_limit_s: likewise, which makes results depend on the machine.
         """
-        ranges = {self._objective: (0.0, cutoff_ms * self._unit)}
+        ranges = {self._objective.number: (0.0, cutoff_ms * self._unit)}
         if domains is not None:
-            ranges[self._any_domain] = (float(domains), float(domains))
+            ranges[self._any_domain.number] = (float(domains), float(domains))
         found = self._program.minimise(self._objective, gap=gap, ranges=ranges, nodes=nodes, time_limit_s=time_limit_s)
         bound_ms = found.bound / self._unit * (1 - _SAFETY)
         units = np.zeros((len(self._groups), self._task.num_tables), dtype=np.int64)
@@ -93,18 +96,18 @@ class Program(GroupBounds):
         values = np.rint(found.values).astype(np.int64)
         for cut in self._cuts:
             for place, variable in cut.units.items():
-                units[place, cut.columns.table] = values[variable]
+                units[place, cut.columns.table] = values[variable.number]
         return Answer(bound_ms, self._chosen(values), units)
 
     def _chosen(self, values: Ints) -> list[tuple[Spread, int]]:
         """Return tables that are spread, with domains so that those of a type have about alike to do."""
-        chosen = [n for n in range(len(self._spreads)) if values[self._takes[n]]]
+        chosen = [n for n in range(len(self._spreads)) if values[self._takes[n].number]]
         domains = dict.fromkeys(chosen, 0)
         for kind, (of_type, cases) in enumerate(zip(self._types, self._domain_users, strict=True)):
-            held = [n for n in chosen if kind in self._at[n] and values[self._at[n][kind]]]
+            held = [n for n in chosen if kind in self._at[n] and values[self._at[n][kind].number]]
             if not held:
                 continue
-            users = of_type[: sum(count * int(values[variable]) for _, count, variable in cases)]
+            users = of_type[: sum(case.most * int(values[case.variable.number]) for case in cases)]
             spreads = [self._spreads[n] for n in held]
             loads = spread_loads(spreads, self._exchanges)
             sizes = np.array([int(spread.bytes.max()) for spread in spreads])
@@ -115,247 +118,169 @@ class Program(GroupBounds):
                 domains[n] = users[place]
         return [(self._spreads[n], domain) for n, domain in domains.items()]
 
-    def _add_variables(self, kinds: Kinds) -> None:
-        program, groups = self._program, self._groups
-        domain_of = self._exchanges.links.domains
-        #: Domains of each type: those that hold devices of the same groups.
-        members = [sorted({int(domain_of[device]) for device in group}) for group in groups]
-        self._types = sorted({tuple(of_group) for of_group in members})
-        self._type_of = [self._types.index(tuple(of_group)) for of_group in members]
-        self._cuts = [self._cut(columns) for columns in kinds.columns if columns is not None]
-        self._takes = [program.flag() for _ in self._spreads]
-        self._at = [
-            {kind: program.flag() for kind in range(len(self._types))} if spread.devices == "domain" else {}
-            for spread in self._spreads
-        ]
-        self._has_pieces = [program.flag() for _ in groups]
-        self._has_domain = [program.flag() for _ in self._types]
-        #: Which numbers of devices of a group have pieces, and how many domains of a type have tables of their own: of
-        #: each case the least and the largest number, and a variable that says whether it is the case.
-        self._users = [
-            self._cases(has, _device_counts(len(group), len(group) // len(self._types[kind])))
-            for has, group, kind in zip(self._has_pieces, groups, self._type_of, strict=True)
-        ]
-        domain_counts = [[(count, count) for count in range(1, len(t) + 1)] for t in self._types]
-        self._domain_users = [
-            self._cases(has, counts) for has, counts in zip(self._has_domain, domain_counts, strict=True)
-        ]
-        self._any_pieces, self._any_rows, self._any_replicas, self._any_domain = (program.flag() for _ in range(4))
+    def _add_place(
+        self, place: int, goals: tuple[Sum, Sum], common: Sum, between: list[Sum], everything: Sum, longest: Sum,
+        arriving: Sum,
+    ) -> None:  # fmt: skip
+        """Add what the devices of a group do; `between` is of each type of domains, for tables of single ones."""
+        program, exchange, prices = self._program, self._exchanges, self._exchanges.links
+        group = self._groups[place]
+        device, size = group[0], len(group)
+        kind = self._type_of[place]
+        alone = size == 1
+        own = self._columns(place) / size
+        in_place = [p for p, of_place in enumerate(self._type_of) if of_place == kind]
+        of_type = Sum.of(self._columns(p) for p in in_place) / len(self._types[kind])
+        holder, average = program.variable(), program.variable()
+        for link, others in enumerate((of_type - own, everything - of_type)):
+            latency = self._any_pieces * (float(prices.latency_ms[link, device]) * self._unit)
+            sent = float(prices.sent_ms[link, device]) * self._unit
+            received = float(prices.received_ms[link, device]) * self._unit
+            program.at_most(own * sent + latency, holder)
+            for transfer in (holder, average) if alone else (average,):
+                program.at_most(others * received + latency, transfer)
+        program.at_most(holder, longest)
+        program.at_most(average, longest)
+        if not alone:
+            program.at_most(arriving, holder)
+            link = int(prices.sent_ms[:, device].argmax())
+            growing = own * float(prices.sent_ms[link, device]) * self._unit
+            latency = self._any_pieces * (float(prices.latency_ms[link, device]) * self._unit)
+            self._add_fewer(place, growing + latency, holder, growing)
+        for number, goal in enumerate(goals):
+            weight = float(exchange.transfers[number])
+            pieces_ms = self._pieces(place, number) / size
+            all_ms = self._everywhere(list(group), number)
+            domain_ms = self._in_domain(place, number)
+            fixed = float(self._fixed[number])
+            sending = common + holder + between[kind] if alone else common + holder
+            terms = sending * weight + pieces_ms + all_ms + self._has_pieces[place] * fixed
+            program.at_most(terms + domain_ms if alone else terms, goal)
+            if alone:
+                continue
+            self._add_fewer(place, terms, goal, pieces_ms)
+            users = Sum.of(case.variable * (fixed * case.least / size) for case in self._users[place])
+            sending = (common + average + between[kind]) * weight
+            program.at_most(sending + pieces_ms + all_ms + domain_ms + users, goal)
+            self._add_domain_users(place, goal, number, common * weight + all_ms + arriving * weight)
 
-    def _cut(self, columns: Columns) -> Cut:
-        cut = Cut(columns, self._program.flag(), {}, {}, {})
-        for place, group in enumerate(self._groups):
-            if self._widest_units(columns, place) >= 1:
-                size = len(group)
-                cut.pieces[place] = self._program.variable(min(size, columns.units), whole=True)
-                cut.units[place] = self._program.variable(columns.units, whole=size == 1)
-                cut.ms[place] = [self._program.variable(float(most_ms) * self._unit) for most_ms in columns.most_ms]
-        return cut
-
-    def _widest_units(self, columns: Columns, place: int) -> int:
-        """Return how many units of a table a device of a group has memory for."""
-        room = self._task.capacity_bytes[self._groups[place][0]] - columns.piece_bytes
-        return min(columns.units, room // columns.unit_bytes)
-
-    def _cases(self, has: int, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        cases = [(least, most, self._program.flag()) for least, most in counts]
-        self._program.between([*[(variable, 1.0) for _, _, variable in cases], (has, -1.0)], 0, 0)
-        return cases
-
-    def _add_kinds(self) -> None:
-        program = self._program
-        taken: list[Terms] = [[] for _ in self._task.tables]
-        for cut in self._cuts:
-            columns = cut.columns
-            taken[columns.table].append((cut.takes, 1.0))
-            program.between([*[(v, 1.0) for v in cut.units.values()], (cut.takes, -float(columns.units))], 0, 0)
-            for place, pieces in cut.pieces.items():
-                units, has = cut.units[place], self._has_pieces[place]
-                program.at_most([(pieces, 1.0), (units, -1.0)])
-                program.at_most([(units, 1.0), (pieces, -float(self._widest_units(columns, place)))])
-                program.at_most([(pieces, 1.0 / min(columns.units, len(self._groups[place]))), (has, -1.0)])
-                program.at_most([(units, 1.0 / columns.units), (has, -1.0)])
-                for lines, ms in zip(columns.lines, cut.ms[place], strict=True):
-                    for per_piece, per_unit in (lines * self._unit).tolist():
-                        program.at_most([(pieces, per_piece), (units, per_unit), (ms, -1.0)])
-        for n, spread in enumerate(self._spreads):
-            takes = self._takes[n]
-            taken[spread.table].append((takes, 1.0))
-            any_of = self._any_replicas if spread.replica_bytes else self._any_rows
-            if spread.devices == "domain":
-                program.between([*[(v, 1.0) for v in self._at[n].values()], (takes, -1.0)], 0, 0)
-                any_of = self._any_domain
-                for kind, variable in self._at[n].items():
-                    program.at_most([(variable, 1.0), (self._has_domain[kind], -1.0)])
-            program.at_most([(takes, 1.0), (any_of, -1.0)])
-        for of_table in taken:
-            program.between(of_table, 1, 1)
-        for has in self._has_pieces:
-            program.at_most([(has, 1.0), (self._any_pieces, -1.0)])
-
-    def _add_memory(self) -> None:
-        memory = self._task.capacity_bytes
-        scale = _SCALE / max(memory)
-        for place, group in enumerate(self._groups):
-            terms = []
-            for cut in self._cuts:
-                if place in cut.units:
-                    terms.append((cut.pieces[place], cut.columns.piece_bytes * scale))
-                    terms.append((cut.units[place], cut.columns.unit_bytes * scale))
-            for n, spread in enumerate(self._spreads):
-                sizes = np.asarray(spread.bytes * scale, dtype=np.float64)
-                if spread.devices == "all":
-                    terms.append((self._takes[n], float(sum(sizes[device] for device in group))))
-                else:
-                    terms.append((self._at[n][self._type_of[place]], self._on_group(sizes, place)))
-            self._program.at_most(terms, sum(memory[device] * scale for device in group))
-
-    def _add_step(self) -> None:
-        exchange, program = self._exchanges, self._program
-        rows = self._line_of(
-            exchange.rows, self._any_rows, [s.columns if s.devices == "all" else 0.0 for s in self._spreads]
-        )
-        replicas = self._line_of(exchange.replicas, self._any_replicas, [s.replica_bytes for s in self._spreads])
-        inside, between = self._add_domains()
-        common = [*rows, *inside]
-        goals = program.variable(), program.variable()
-        self._objective = program.variable()
-        program.at_most([(goals[0], 1.0), (goals[1], 1.0), *replicas, (self._objective, -1.0)])
-        prices = exchange.links
-        #: Columns of the pieces in each domain type, per domain, and on all devices.
-        of_type = [
-            [(v, f / len(of_type)) for place in self._places_in(t) for v, f in self._columns(place)]
-            for t, of_type in enumerate(self._types)
-        ]
-        everything = [term for place in range(len(self._groups)) for term in self._columns(place)]
-        longest = program.variable()
-        for goal, weight in zip(goals, exchange.transfers.tolist(), strict=True):
-            program.at_most([*[(v, f * weight) for v, f in [*common, (longest, 1.0)]], (goal, -1.0)])
-        arriving = self._arriving(everything, longest)
-        for place, group in enumerate(self._groups):
-            device, size = group[0], len(group)
-            kind = self._type_of[place]
-            alone = size == 1
-            own = [(v, f / size) for v, f in self._columns(place)]
-            inside_others = [*of_type[kind], *[(v, -f) for v, f in own]]
-            outside_others = [*everything, *[(v, -f) for v, f in of_type[kind]]]
-            holder, average = program.variable(), program.variable()
-            for link, others in enumerate((inside_others, outside_others)):
-                latency = (self._any_pieces, float(prices.latency_ms[link, device]) * self._unit)
-                sent = float(prices.sent_ms[link, device]) * self._unit
-                received = float(prices.received_ms[link, device]) * self._unit
-                program.at_most([*[(v, f * sent) for v, f in own], latency, (holder, -1.0)])
-                for transfer in (holder, average) if alone else (average,):
-                    program.at_most([*[(v, f * received) for v, f in others], latency, (transfer, -1.0)])
-            program.at_most([(holder, 1.0), (longest, -1.0)])
-            program.at_most([(average, 1.0), (longest, -1.0)])
-            if not alone:
-                program.at_most([(arriving, 1.0), (holder, -1.0)])
-                link = int(prices.sent_ms[:, device].argmax())
-                growing = [(v, f * float(prices.sent_ms[link, device]) * self._unit) for v, f in own]
-                latency = (self._any_pieces, float(prices.latency_ms[link, device]) * self._unit)
-                self._add_fewer(place, [*growing, latency], holder, growing)
-            for number, goal in enumerate(goals):
-                weight = float(exchange.transfers[number])
-                pieces_ms = [(v, f / size) for v, f in self._pieces(place, number)]
-                all_ms = self._everywhere(place, number)
-                domain_ms = self._in_domain(place, number)
-                fixed = float(self._fixed[number])
-                sending = [(v, f * weight) for v, f in [*common, (holder, 1.0), *(between[kind] if alone else [])]]
-                terms = [*sending, *pieces_ms, *all_ms, (self._has_pieces[place], fixed)]
-                program.at_most([*terms, *(domain_ms if alone else []), (goal, -1.0)])
-                if alone:
-                    continue
-                self._add_fewer(place, terms, goal, pieces_ms)
-                sending = [(v, f * weight) for v, f in [*common, (average, 1.0), *between[kind]]]
-                users = [(variable, fixed * least / size) for least, _, variable in self._users[place]]
-                program.at_most([*sending, *pieces_ms, *all_ms, *domain_ms, *users, (goal, -1.0)])
-                base = [*[(v, f * weight) for v, f in common], *all_ms]
-                self._add_domain_users(place, goal, number, [*base, (arriving, weight)])
-        if len(self._groups) < self._task.num_devices:
-            self._add_largest(goals, common, arriving)
-
-    def _add_domains(self) -> tuple[Terms, list[Terms]]:
+    def _add_domains(self) -> tuple[Sum, list[Sum]]:
         """Add exchanges of tables that single domains hold by rows; return what all devices, and types, spend."""
-        exchange = self._exchanges
+        program, exchange = self._program, self._exchanges
         tables = [(n, spread) for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
         if not tables:
-            self._program.between([(self._any_domain, 1.0)], 0, 0)
-            return [], [[] for _ in self._types]
-        self._widest = widest = self._program.variable()
+            program.equal(self._any_domain)
+            return Sum(), [Sum() for _ in self._types]
+        self._widest = widest = program.variable()
         # Widths are multiples of one: so is the largest sum of a domain.
         unit = int(np.gcd.reduce([int(spread.columns) for _, spread in tables]))
-        multiple = self._program.variable(whole=True)
-        self._program.between([(widest, 1.0), (multiple, -float(unit))], 0, 0)
+        program.equal(widest, program.variable(whole=True) * float(unit))
         between = []
-        total = [(self._takes[n], spread.columns) for n, spread in tables]
+        total = Sum.of(self._takes[n] * spread.columns for n, spread in tables)
         for kind, of_type in enumerate(self._types):
             domains = len(of_type)
-            own = [(self._at[n][kind], spread.columns / domains) for n, spread in tables]
-            self._program.at_most([*own, (widest, -1.0)])
+            own = Sum.of(self._at[n][kind] * (spread.columns / domains) for n, spread in tables)
+            program.at_most(own, widest)
             most = self._largest_sum(own) * domains
             for _, count, variable in self._domain_users[kind]:
                 if count < domains:
-                    wide = [(v, f * domains / count) for v, f in own]
-                    self._program.at_most([*wide, (variable, most / count), (widest, -1.0)], most / count)
-            time = self._program.variable()
-            self._program.at_most([*[(v, f * exchange.nodes.sent_ms * self._unit) for v, f in own], (time, -1.0)])
+                    wide = Sum([(v, f * domains / count) for v, f in own.terms])
+                    program.at_most(wide + variable * (most / count) - widest, most / count)
+            time = program.variable()
+            program.at_most(own * exchange.nodes.sent_ms * self._unit, time)
             received = exchange.nodes.received_ms * self._unit
-            self._program.at_most(
-                [*[(v, f * received) for v, f in total], *[(v, -f * received) for v, f in own], (time, -1.0)]
-            )
-            between.append([(time, 1.0)])
+            program.at_most(total * received - own * received, time)
+            between.append(time)
         for n, spread in tables:
-            self._program.at_most([(self._takes[n], spread.columns), (widest, -1.0)])
-        inside = [
-            (widest, exchange.nodes.inside_ms * self._unit),
-            (self._any_domain, exchange.nodes.latency_ms * self._unit),
-        ]
-        return inside, between
+            program.at_most(self._takes[n] * spread.columns, widest)
+        inside_ms, latency_ms = exchange.nodes.inside_ms * self._unit, exchange.nodes.latency_ms * self._unit
+        return widest * inside_ms + self._any_domain * latency_ms, between
 
-    def _line_of(self, line: Line, any_of: int, loads: Sequence[float]) -> Terms:
+    def _line(self, line: Line, any_of: Sum, loads: Sequence[float]) -> Sum:
         """Return what an exchange takes of tables with these loads, which is latency plus so much per unit."""
-        terms = [(self._takes[n], load * line.unit_ms * self._unit) for n, load in enumerate(loads)]
-        return [*terms, (any_of, line.latency_ms * self._unit)]
+        found = Sum.of(
+            takes * (load * line.unit_ms * self._unit) for takes, load in zip(self._takes, loads, strict=True)
+        )
+        return found + any_of * (line.latency_ms * self._unit)
 
-    def _places_in(self, kind: int) -> list[int]:
-        return [place for place, of_place in enumerate(self._type_of) if of_place == kind]
+    def _add_fewer(self, place: int, terms: Sum, goal: Sum, growing: Sum) -> None:
+        """Add that terms are higher where fewer devices of a group have pieces, and share what grows with that."""
+        size = len(self._groups[place])
+        most = self._largest_sum(growing)
+        for case in self._users[place]:
+            more = size / case.most - 1
+            if more > 0:
+                grown = terms + growing * more + case.variable * (most * more)
+                self._program.at_most(grown - goal, most * more)
 
-    def _columns(self, place: int) -> Terms:
-        """Return columns of pieces on a group in all."""
-        return [(cut.units[place], float(cut.columns.unit_columns)) for cut in self._cuts if place in cut.units]
-
-    def _pieces(self, place: int, number: int) -> Terms:
-        """Return what the devices of a group do for pieces in all, first (0) or at last (1)."""
-        return [(cut.ms[place][number], 1.0) for cut in self._cuts if place in cut.ms]
-
-    def _everywhere(self, place: int, number: int) -> Terms:
-        """Return what each device of a group does for tables on all devices, and their operators, at least."""
-        group = list(self._groups[place])
-        found = [
-            (self._takes[n], float(spread.ms[group, number].min()) * self._unit)
-            for n, spread in enumerate(self._spreads)
-            if spread.devices == "all"
-        ]
-        fixed = float(self._fixed[number])
-        return [*found, (self._any_rows, fixed), (self._any_replicas, fixed)]
-
-    def _in_domain(self, place: int, number: int) -> Terms:
-        """Return what a group does on average for tables that single domains hold, and for their operator."""
-        found = self._own_of_domain(place, number)
-        if not found:
-            return []
+    def _add_domain_users(self, place: int, goal: Sum, number: int, base: Sum) -> None:
+        """Add what devices of domains that have tables of their own do at least, by the number of such domains."""
+        tables = [n for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
+        if not tables:
+            return
         kind = self._type_of[place]
-        fixed = float(self._fixed[number]) / len(self._types[kind])
-        return [*found, *[(variable, fixed * count) for _, count, variable in self._domain_users[kind]]]
+        growing = self._own_of_domain(place, number) * len(self._types[kind])
+        fixed = float(self._fixed[number])
+        # The devices of the domain with the widest sums send them all.
+        sent = self._exchanges.nodes.sent_ms * self._unit * float(self._exchanges.transfers[number])
+        self._program.at_most(base + self._any_domain * fixed + self._widest * sent, goal)
+        growing += Sum.of(self._at[n][kind] * (self._spreads[n].columns * sent) for n in tables)
+        most = self._largest_sum(growing)
+        for _, count, variable in self._domain_users[kind]:
+            terms = base + self._has_domain[kind] * fixed + growing / count + variable * (most / count)
+            self._program.at_most(terms - goal, most / count)
 
+    def _add_largest(self, goals: tuple[Sum, Sum], common: Sum, arriving: Sum) -> None:
+        """Add what the device with the widest piece of a table does at least: this piece, and what all devices do.
 
-def _device_counts(devices: int, in_domain: int) -> list[tuple[int, int]]:
-    """Return cases of how many devices have pieces: the least and the largest number of each, from 1 to all.
+        A table in n pieces has one of at least an n-th of its units.
+        """
+        program, prices = self._program, self._exchanges.links
+        link = int(prices.sent_ms.min(axis=1).argmax())
+        latency, sent = float(prices.latency_ms[link].min()), float(prices.sent_ms[link].min())
+        weights = self._exchanges.transfers.tolist()
+        backgrounds = []
+        for number, weight in enumerate(weights):
+            background = program.variable()
+            program.equal(common * weight + self._everywhere(slice(None), number), background)
+            backgrounds.append(background)
+        for cut in self._cuts:
+            columns = cut.columns
+            most = min(columns.units, self._task.num_devices)
+            counts = sorted({n for n in _PIECES if n < most} | {most})
+            flags = [program.flag() for _ in counts]
+            program.equal(Sum.of(flags), cut.takes)
+            pieces = Sum.of(cut.pieces.values())
+            least = zip(flags, [0, *counts], strict=False)
+            program.at_least(pieces, Sum.of(flag * (1.0 + before) for flag, before in least))
+            program.at_most(pieces, Sum.of(flag * float(n) for flag, n in zip(flags, counts, strict=True)))
+            for number, (goal, weight) in enumerate(zip(goals, weights, strict=True)):
+                alone, sending = Sum(), Sum()
+                for flag, count in zip(flags, counts, strict=True):
+                    units = -(-columns.units // count)
+                    ms = float(columns.least_ms[number, units]) * self._unit + float(self._fixed[number])
+                    transfer = (latency + sent * units * columns.unit_columns) * self._unit
+                    alone += flag * ms
+                    sending += flag * (ms + weight * transfer)
+                program.at_most(sending + backgrounds[number], goal)
+                program.at_most(alone + arriving * weight + backgrounds[number], goal)
 
-    All devices, and all but those of one domain, are cases of their own: the others are likely to be bad plans.
-    """
-    ends = {int(share * devices) for share in _SHARES} | {devices - 1, devices}
-    ends |= {devices - in_domain - 1, devices - in_domain}
-    found = sorted(end for end in ends if end > 0)
-    return [(before + 1, end) for before, end in zip([0, *found], found, strict=False)]
+    def _arriving(self, everything: Sum, longest: Sum) -> Sum:
+        """Add what any device needs at least to receive what others have, given the longest transfer.
+
+        No device has more columns than it can send in that time. So the own domain has not more than its devices can
+        send, or the device itself where there is one domain; the rest comes from others.
+        """
+        prices = self._exchanges.links
+        sizes = np.bincount(prices.domains)
+        link, size = (1, int(sizes.max())) if len(sizes) > 1 else (0, 1)
+        sent, received = float(prices.sent_ms[link].min()), float(prices.received_ms[link].min())
+        latency = float(prices.latency_ms[link].min()) * self._unit
+        arriving = self._program.variable(lower=-np.inf)
+        if received > 0:
+            kept = received * size / sent
+            terms = everything * received * self._unit - longest * kept + self._any_pieces * (latency * (1 + kept))
+            self._program.equal(terms, arriving)
+        else:
+            self._program.equal(arriving)
+        return arriving

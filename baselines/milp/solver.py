@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,22 +48,14 @@ class Milp:
     domain; or replicated where the cost prices replicas. The step is linear in these choices: what shards compute alone
     adds up, and exchanges are maxima of lines. Four parts make plan and proof:
 
-    - A program over groups of equal devices (`Program`) gives a lower bound, and kinds. There, 64 equal GPUs are one
-      place, so that no time is lost on plans that differ in the numbers of devices alone. Plans with tables that single
-      domains hold by rows, and without, are bounded apart.
+    - A program over groups of equal devices (`Program`) gives a lower bound, and kinds.
     - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
-    - Tables that single domains hold by rows are packed on domains anew (`neuroshard/plus/nodes.py`), so that the
-      widest one and the slowest one have little more than the average that bounds them.
+    - Tables that single domains hold by rows are packed on domains anew (`neuroshard/plus/nodes.py`).
     - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
 
-    HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
-    for 300 tables on 64 devices; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no
-    solution of either after 40 s. The plan never costs more than those of `lpt` and, without grids, of
-    `neuroshard_plus`.
-
-    Compute by `gpu` is no sum, but at least one, so that there is a bound by it, too, of which less is proven. Other
-    costs have no such bound (`AdditiveCosts.bounded`): by them the programs are estimates that lead to plans, and
-    nothing is claimed.
+    HiGHS solves the programs, through SciPy. The plan never costs more than those of `lpt` and, without grids, of
+    `neuroshard_plus`. Compute by `gpu` is no sum, but at least one, so less is proven by it. By costs without a bound
+    (`AdditiveCosts.bounded`) the programs are estimates that lead to plans, and nothing is claimed.
 
     Example:
         >>> solver = Milp(target_gap=0.02)                                 # doctest: +SKIP
@@ -85,9 +77,9 @@ class Milp:
     """
 
     def __init__(self, target_gap: float = 0.02, nodes: int = 200, kicks: int | None = None) -> None:
-        if isinstance(target_gap, bool) or not isinstance(target_gap, int | float) or not 0 <= target_gap < math.inf:
+        if not 0 <= target_gap < math.inf:
             raise InputError(f"target_gap must be a number from 0 on, got {target_gap!r}")
-        self.target_gap = float(target_gap)
+        self.target_gap = target_gap
         self.nodes = check_int("nodes", nodes, 1)
         self.kicks = None if kicks is None else check_int("kicks", kicks)
         self.lower_bound_ms: float | None = None
@@ -160,20 +152,8 @@ class Milp:
         return plan
 
 
-class _Step(NamedTuple):
-    """What programs of a task are made of."""
-
-    kinds: Kinds
-    exchanges: Exchanges
-
-
 class _Search:
-    """One call of `Milp.solve`.
-
-    Attributes:
-        has_bound: whether programs bound this cost.
-        bound_ms: what no plan takes less than; 0 as long as nothing is known.
-    """
+    """One call of `Milp.solve`; `bound_ms` is what no plan takes less than, 0 as long as nothing is known."""
 
     def __init__(
         self, settings: Milp, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
@@ -192,33 +172,29 @@ class _Search:
         self.bound_ms = 0.0
 
     def run(self) -> None:
-        """Bound and place; then close the gap on single devices.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Bound and place; then close the gap on single devices. Raises `OutOfTime`."""
         task, gap = self._task, self._settings.target_gap
         exchanges = exchanges_of(task, self._costs)
-        step = _Step(kinds_of(task, self._costs, exchanges, replicas=self._cost.replicas), exchanges)
-        spread = {spread.table for spread in step.kinds.spreads}
-        if any(columns is None and n not in spread for n, columns in enumerate(step.kinds.columns)):
+        kinds = kinds_of(task, self._costs, exchanges, replicas=self._cost.replicas)
+        spread = {spread.table for spread in kinds.spreads}
+        if any(columns is None and n not in spread for n, columns in enumerate(kinds.columns)):
             return  # a table fits nowhere, whichever way it is cut
         self._place([])
-        program = Program(task, *step, equal_devices(task, exchanges))
+        program = Program(task, kinds, exchanges, equal_devices(task, exchanges))
         # Without tables of single domains first: then the others are often ruled out by what was found.
         bounds = []
-        has_domains = any(spread.devices == "domain" for spread in step.kinds.spreads)
+        has_domains = any(spread.devices == "domain" for spread in kinds.spreads)
         for domains in (False, True) if has_domains else (None,):
             cutoff_ms = self._cutoff_ms(gap * (1 - _PROGRAM_SHARE)) if domains else math.inf
             answer = self._solve(program, gap * _PROGRAM_SHARE, domains, cutoff_ms)
             bounds.append(min(answer.bound_ms, cutoff_ms))
             if answer.spreads:
                 self._place([shard for n in answer.spreads for shard in shards_of(task, *n)])
-        self._balance_domains(step)
+        self._balance_domains(kinds, exchanges)
         if self.has_bound:
             self.bound_ms = min(bounds)
         if self._gap() > gap and task.num_tables * task.num_devices <= _MOST_PLACES:
-            self._solve_on_devices(step)
+            self._solve_on_devices(Program(task, kinds, exchanges, [[device] for device in range(task.num_devices)]))
 
     def _solve(self, program: Program, gap: float, domains: bool | None, cutoff_ms: float) -> Answer:
         self._budget.check()
@@ -249,7 +225,7 @@ class _Search:
         if plan is not None:
             self._incumbent.offer(plan)
 
-    def _balance_domains(self, step: _Step) -> None:
+    def _balance_domains(self, kinds: Kinds, exchanges: Exchanges) -> None:
         """Offer the best plan with the tables that single domains hold by rows on other domains."""
         task = self._task
         if self._incumbent.cost_ms == math.inf:
@@ -257,7 +233,7 @@ class _Search:
         plan = self._incumbent.plan()
         held: list[Spread] = []
         before: list[int] = []
-        for spread in (spread for spread in step.kinds.spreads if spread.devices == "domain"):
+        for spread in (spread for spread in kinds.spreads if spread.devices == "domain"):
             shards = {*plan.of_table(task.tables[spread.table].name)}
             domain = min(shard.devices[0] for shard in shards) // len(spread.ms)
             if shards == {*shards_of(task, spread, domain)}:
@@ -266,10 +242,10 @@ class _Search:
         if not held:
             return
         size = task.topology.fast_domain_size
-        loads = spread_loads(held, step.exchanges)
+        loads = spread_loads(held, exchanges)
         # What devices compute besides, the largest of each domain, and memory that is left.
         phases = self._cost.evaluate(task, [plan])[0].phases
-        compute = np.stack([phases["forward_compute"], phases["backward_compute"]], axis=1) @ step.exchanges.compute.T
+        compute = np.stack([phases["forward_compute"], phases["backward_compute"]], axis=1) @ exchanges.compute.T
         base = np.zeros((task.num_devices // size, loads.shape[1]))
         base[:, :2] = compute.reshape(-1, size, 2).max(axis=1)
         left = np.array(task.capacity_bytes) - plan.bytes_per_device(task)
@@ -286,10 +262,9 @@ class _Search:
         others = [shard for shard in plan.shards if shard.table not in names]
         self._incumbent.offer(ShardingPlan.of(task, [*others, *moved]))
 
-    def _solve_on_devices(self, step: _Step) -> None:
+    def _solve_on_devices(self, program: Program) -> None:
         """Solve the program over single devices, for plans that are better than the best one."""
         task = self._task
-        program = Program(task, *step, [[device] for device in range(task.num_devices)])
         cutoff_ms = self._cutoff_ms(0.0) * (1 - _BETTER)
         answer = self._solve(program, self._settings.target_gap, None, cutoff_ms)
         if self.has_bound:
@@ -320,21 +295,7 @@ def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:
 def _beside(
     task: ShardingTask, cost: CostModel, shards: Sequence[Shard], solver: Solver, seed: int, **options: Any
 ) -> ShardingPlan | None:
-    """Return a plan with these shards, and the other tables placed by a solver in the memory that is left.
-
-    The solver does not know the load of the shards, so they should load all devices about alike.
-
-    Args:
-        task: the task.
-        cost: the solver's oracle.
-        shards: whole tables.
-        solver: places the others.
-        seed: given to it.
-        **options: likewise.
-
-    Returns:
-        None where these shards or the other tables do not fit.
-    """
+    """Return a plan with these shards of whole tables, the others placed by a solver in what memory is left, if any."""
     room = list(task.capacity_bytes)
     for shard in shards:
         for device in shard.devices:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from baselines.milp.linear_program import LinearProgram, Terms
+from baselines.milp.linear_program import LinearProgram, Sum
 from neuroshard.row_splits import Split
 from shardgym.tasks.task import ShardingTask
 
@@ -50,31 +50,31 @@ def assign(
     per_host_byte = _SCALE / max(topology.host_memory_bytes, 1)
     program = LinearProgram()
     slowest = program.variable()
-    busy: list[Terms] = [[(slowest, -1.0)] for _ in devices]
-    used: list[Terms] = [[] for _ in devices]
-    on_host: list[Terms] = [[] for _ in range(topology.num_hosts)]
+    busy = [slowest * -1.0 for _ in devices]
+    used = [Sum() for _ in devices]
+    on_host = [Sum() for _ in range(topology.num_hosts)]
     places = []
     for n, of_table in enumerate(map(_some, splits)):
         chosen = [program.flag() for _ in devices]
-        program.between([(variable, 1.0) for variable in chosen], 1.0, 1.0)
-        places.append(chosen)
+        program.equal(Sum.of(chosen), 1.0)
+        places.append([place.number for place in chosen])
         for device, place in zip(devices, chosen, strict=True):
-            host = on_host[topology.host_of(device)]
-            busy[device].append((place, (of_table[0].ms + columns[n]) * per_ms))
-            used[device].append((place, of_table[0].device_bytes * per_byte))
-            host.append((place, of_table[0].host_bytes * per_host_byte))
+            host = topology.host_of(device)
+            busy[device] += place * ((of_table[0].ms + columns[n]) * per_ms)
+            used[device] += place * (of_table[0].device_bytes * per_byte)
+            on_host[host] += place * (of_table[0].host_bytes * per_host_byte)
             for before, after in itertools.pairwise(of_table):
                 part = program.variable(1.0)
-                program.at_most([(part, 1.0), (place, -1.0)])
-                busy[device].append((part, (after.ms - before.ms) * per_ms))
-                used[device].append((part, (after.device_bytes - before.device_bytes) * per_byte))
-                host.append((part, (after.host_bytes - before.host_bytes) * per_host_byte))
+                program.at_most(part, place)
+                busy[device] += part * ((after.ms - before.ms) * per_ms)
+                used[device] += part * ((after.device_bytes - before.device_bytes) * per_byte)
+                on_host[host] += part * ((after.host_bytes - before.host_bytes) * per_host_byte)
     for device in devices:
         program.at_most(busy[device])
         program.at_most(used[device], task.capacity_bytes[device] * per_byte)
     for terms in on_host:
         program.at_most(terms, topology.host_memory_bytes * per_host_byte)
-    found = program.minimise(slowest, gap=gap, ranges={}, nodes=nodes, time_limit_s=time_limit_s)
+    found = program.minimise(slowest, gap=gap, nodes=nodes, time_limit_s=time_limit_s)
     if found.values is None:
         return None
     return [int(np.argmax(found.values[chosen])) for chosen in places]

@@ -12,9 +12,10 @@ import numpy as np
 from shardgym import make_cost
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.simulator.density import Density
 from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
 from shardgym.costs.simulator.oracle import ComputeNet
-from shardgym.costs.simulator.weights import Density, Weights, save_weights
+from shardgym.costs.simulator.weights import Weights, save_weights
 from shardgym.costs.step_parts import AMOUNTS, LINES
 
 #: Nothing is unlikely.
@@ -41,17 +42,16 @@ def random_simulator(path, task, rng, *, steps, precisions=("fp32",), optimizers
     lines = rng.uniform(1e-7, 1e-5, (len(LINES), len(AMOUNTS))) if steps else None
     links = shipped_model() if steps else None
     weights = Weights(
-        "oracle", "made-up", precisions, optimizers, int(steps), params, ANYTHING, 0.1, lines=lines, links=links
+        "oracle", "made-up", precisions, optimizers, int(steps), params, ANYTHING, lines=lines, links=links
     )
     save_weights(path, weights)
     return make_cost("simulator", weights=path)
 
 
 def _layers(rng):
-    """Random layers, with an axis of one member in front."""
     params = {}
     for chain, widths in ComputeNet.SIZES.items():
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            params[f"{chain}.{layer}.weight"] = rng.normal(0, inputs**-0.5, (1, inputs, outputs))
-            params[f"{chain}.{layer}.bias"] = rng.normal(0, 0.1, (1, 1, outputs))
+            params[f"{chain}.{layer}.weight"] = rng.normal(0, inputs**-0.5, (inputs, outputs))
+            params[f"{chain}.{layer}.bias"] = rng.normal(0, 0.1, (1, outputs))
     return params

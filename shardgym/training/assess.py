@@ -9,7 +9,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import Groups
-from shardgym.costs.simulator.network import Networks
+from shardgym.costs.simulator.oracle import Networks
 from shardgym.costs.simulator.samples import ComputeSamples, Labels, StepSamples
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.training.priors import step_amounts
@@ -47,7 +47,7 @@ def assess_lines(weights: Weights, steps: StepSamples) -> dict[str, Any]:
 
 def predict_compute(networks: Networks, samples: ComputeSamples) -> Floats:
     """Return forward and backward ms, shape (N, 2)."""
-    return networks.compute(networks.encode(samples.shards), Groups(samples.counts)).ms
+    return networks.compute(networks.encode(samples.shards), Groups(samples.counts))
 
 
 def errors_by_shards(networks: Networks, samples: ComputeSamples) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from shardgym.costs.simulator.features import (
     device_vectors,
 )
 from shardgym.costs.simulator.judge import PHASES, analytic_ms, flattened_ms, seen
-from shardgym.costs.simulator.network import CONTEXTS, Params
+from shardgym.costs.simulator.oracle import CONTEXTS, Params
 from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.errors import import_extra
 from shardgym.training.priors import fit_priors

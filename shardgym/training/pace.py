@@ -8,7 +8,7 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.simulator.features import Groups, device_parts, device_vectors
-from shardgym.costs.simulator.network import scale_of
+from shardgym.costs.simulator.oracle import scale_of
 from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.costs.simulator.weights import ROLES
 from shardgym.training.data import DataSet

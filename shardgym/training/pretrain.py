@@ -10,7 +10,7 @@ from typing import Any
 from shardgym.arrays import Floats
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.network import ALONE
+from shardgym.costs.simulator.oracle import ALONE
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
 from shardgym.errors import import_extra
 from shardgym.files import make_folder, write_whole

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import Groups
-from shardgym.costs.simulator.network import CONTEXTS
+from shardgym.costs.simulator.oracle import CONTEXTS
 from shardgym.costs.simulator.samples import StepSamples
 from shardgym.costs.step_parts import AMOUNTS, LINES, OF_OWN_SAMPLES
 

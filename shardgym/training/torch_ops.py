@@ -10,7 +10,7 @@ import torch
 
 from shardgym.arrays import Floats
 from shardgym.costs.simulator.features import Groups
-from shardgym.costs.simulator.network import Ops
+from shardgym.costs.simulator.oracle import ComputeNet, Ops, Params
 
 
 @contextlib.contextmanager
@@ -38,16 +38,18 @@ def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
 
 
-def _group_sum(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
-    return empty.index_add(-2, torch.from_numpy(groups.ids), x)
+#: Like `shardgym.costs.simulator.oracle.NUMPY`, over tensors.
+TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, torch.maximum, torch.minimum, _clip, _concat)
 
 
-def _repeat(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    return x.index_select(-2, torch.from_numpy(groups.ids))
-
-
-#: Like `shardgym.costs.simulator.network.NUMPY`, over tensors.
-TORCH = Ops(
-    torch.exp, torch.log, torch.tanh, torch.relu, torch.maximum, torch.minimum, _clip, _concat, _group_sum, _repeat
-)  # fmt: skip
+def log_ms_of(
+    params: Params, features: torch.Tensor, amounts: torch.Tensor, groups: Groups, context: torch.Tensor
+) -> torch.Tensor:
+    """Return the logarithms of forward and backward ms of whole devices of contexts (G, 1), shape (K, G, 2)."""
+    network = ComputeNet(params, TORCH)
+    ids = torch.from_numpy(groups.ids)
+    latents = network.encode(features, amounts, context.index_select(-2, ids))
+    empty = latents.new_zeros((*latents.shape[:-2], len(groups), latents.shape[-1]))
+    sums: torch.Tensor = empty.index_add(-2, ids, latents)
+    log_ms: torch.Tensor = network.head(sums, context)
+    return log_ms

@@ -12,16 +12,15 @@ import numpy as np
 import torch
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator.familiarity import fit_density
+from shardgym.costs.simulator.density import fit_density
 from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
-from shardgym.costs.simulator.network import CONTEXTS, Params
-from shardgym.costs.simulator.oracle import ComputeNet
+from shardgym.costs.simulator.oracle import CONTEXTS, ComputeNet, Params
 from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, joined, ragged
-from shardgym.costs.simulator.weights import Role, Weights, networks_of
+from shardgym.costs.simulator.weights import Role, Weights
 from shardgym.training.boosting import boost
 from shardgym.training.data import split
 from shardgym.training.priors import fit_lines, fit_priors
-from shardgym.training.torch_ops import TORCH, one_thread, tensor
+from shardgym.training.torch_ops import log_ms_of, one_thread, tensor
 
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -41,7 +40,7 @@ class FitSettings:
         learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights
             with signs need larger steps and less decay than others.
         weight_decay: of AdamW, times the learning rate per step.
-        members: networks trained side by side, each from its own start.
+        members: networks trained side by side, each from its own start; the best one is kept.
     """
 
     epochs: int = 100
@@ -97,24 +96,18 @@ def train_role(
         context=served,
         params=params,
         density=fit_density(vectors[learned], vectors[held_out], seed),
-        spread_limit=0.0,
         lines=fit_lines(steps) if served else None,
     )
-    # What members disagree about on held-out samples is what they may disagree about at most before predictions are
-    # noted as far from the training data.
-    networks = networks_of(weights)
-    known = samples.take(held_out[context[held_out] == served])
-    disagreement = networks.compute(networks.encode(known.shards), Groups(known.counts)).disagreement
-    return dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves
+    return weights, curves
 
 
 def _train_network(
     samples: ComputeSamples, context: Ints, settings: FitSettings, seed: int, progress: Progress | None
 ) -> tuple[Params, dict[str, Any]]:
-    """Train with AdamW and keep, for every member, the best state on the validation samples.
+    """Train with AdamW and keep the best state of the best member, both by the validation samples.
 
     Returns:
-        Fixed parameters and trained ones, the best member first; and losses by epoch, means over members.
+        Fixed parameters and trained ones; and losses by epoch, means over members.
     """
     train, valid = split(samples.labels.content, seed)
     fixed, loss_of = _problem(samples, context, train)
@@ -151,8 +144,8 @@ def _train_network(
         curves["valid"].append(float(f"{float(now.mean()):.5g}"))
         if progress is not None:
             progress("compute", epoch + 1, epochs)
-    order = torch.argsort(least, stable=True)
-    return {**{key: value[order] for key, value in best.items()}, **constants}, {"compute": curves}
+    chosen = int(torch.argsort(least, stable=True)[0])
+    return {**{key: value[chosen] for key, value in best.items()}, **constants}, {"compute": curves}
 
 
 def _problem(
@@ -171,7 +164,7 @@ def _problem(
         rows = torch.from_numpy(ragged(samples.counts, index))
         places = torch.from_numpy(index)
         groups = Groups(samples.counts[index])
-        log_ms = ComputeNet(params, TORCH).log_ms(features[rows], amounts[rows], groups, contexts[places])
+        log_ms = log_ms_of(params, features[rows], amounts[rows], groups, contexts[places])
         total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
         return log_loss(torch.cat([log_ms, total], dim=-1) - targets[places])
 

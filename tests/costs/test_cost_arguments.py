@@ -39,18 +39,6 @@ def test_the_task_is_a_task(cost, task, got, plans):
         cost.evaluate(task, plans)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda cost: cost.familiarity(None, [PLAN]), "task: expected a ShardingTask, got None"),
-        (lambda cost: cost.familiarity(TASK, PLAN), "plans: expected a list of ShardingPlan, got ShardingPlan"),
-    ],
-)
-def test_the_simulators_own_calls_say_it_too(call, message):
-    with pytest.raises(InputError, match=message):
-        call(make_cost("simulator"))
-
-
 class Complete(CostModel):
     """A cost model whose `score` returns what it is given."""
 

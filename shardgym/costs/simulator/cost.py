@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import ONE_PLAN, CostModel
+from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.shard_keys import PlanBatch
-from shardgym.costs.simulator.familiarity import Familiarity, task_notes
-from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
+from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor, task_notes
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
@@ -28,7 +26,7 @@ class SimulatorCost(CostModel):
     Weights that were trained on complete steps predict such steps: the work of devices, and exchanges over the task's
     links by the link model of the measured cost (`shardgym.costs.link_model`). Those of kernels alone, as collected on
     a GPU, predict compute; exchanges are then latencies and bytes over bandwidth. A plan gets a note when what a device
-    holds is unlike the training data, when the ensemble disagrees on it, or when devices or links are of another kind.
+    holds is unlike the training data, or when devices or links are of another kind.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -102,20 +100,6 @@ class SimulatorCost(CostModel):
     def additive(self) -> AdditivePredictor | None:
         """See `CostModel`; a judge offers none."""
         return self.predictor() if self.role == "oracle" else None
-
-    def familiarity(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[Familiarity]:
-        """Say for each feasible plan how far it is from the training data.
-
-        Raises:
-            InputError: the task is of a kind that the weights were not trained on, or these are no task and plans.
-            InfeasiblePlanError: a plan is infeasible.
-        """
-        check_instance("task", task, ShardingTask)
-        plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
-        for plan in plans:
-            plan.validate(task)
-        predictor = self._shared_predictor()
-        return predictor.familiarity(predictor.batch(task, plans)) if plans else []
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""

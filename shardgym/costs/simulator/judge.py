@@ -12,12 +12,8 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import DEVICE_PARTS, WORK_NAMES, Groups, Shards, device_parts, device_vectors
-from shardgym.costs.simulator.network import ComputeTimes, Params
-from shardgym.costs.simulator.oracle import LEAST_MS, SLOPE
+from shardgym.costs.simulator.oracle import LEAST_MS, SLOPE, Params
 
-#: Parameters of one sum of trees, and of the analytic sum under those.
-TREE_NAMES = ("feature", "threshold", "left", "right", "value", "base")
-FIXED_NAMES = ("work_unit", "prior", "log_low", "log_high")
 PHASES = ("forward", "backward")
 
 _WORK = len(WORK_NAMES)
@@ -61,9 +57,6 @@ class JudgeTrees:
     Args:
         params: of trees and the analytic sum, see `Weights`.
         context: that is predicted, a number in `CONTEXTS`.
-
-    Attributes:
-        encoded_shape: what a shard adds to its device, see `device_parts`.
     """
 
     def __init__(self, params: Params, context: int) -> None:
@@ -76,8 +69,8 @@ class JudgeTrees:
         """Return what shards add to their device, shape (S, 19)."""
         return device_parts(shards)
 
-    def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
-        """See `Networks`. There is one judge, so nobody disagrees."""
+    def compute(self, encoded: Floats, groups: Groups) -> Floats:
+        """See `Networks`."""
         context = np.full(len(groups), self._context)
         base = analytic_ms(self._params, np.add.reduceat(encoded[:, :_WORK], groups.starts, axis=0), context)
         vectors = device_vectors(encoded, groups)
@@ -86,7 +79,7 @@ class JudgeTrees:
             * np.exp(trees.predict(seen(base, column, vectors, context)))
             for column, trees in enumerate(self._trees)
         ]
-        return ComputeTimes(np.column_stack(ms), np.zeros(len(groups)))
+        return np.column_stack(ms)
 
 
 def analytic_ms(params: Params, amounts: Floats, context: Ints) -> Floats:

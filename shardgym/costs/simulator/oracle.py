@@ -14,27 +14,28 @@ corrections stop changing, as features and corrections are bounded, and the anal
 that only rises could not say that large things cost less than in proportion. So inside of the range of the training
 data the analytic time counts with the power `SLOPE`, which leaves the correction that much to take back.
 
-A network knows two contexts, see `CONTEXTS`. What it learned of kernels alone also tells it about steps.
+A network knows two contexts, see `CONTEXTS`. What it learned of kernels alone also tells it about steps. It is written
+once, over `Ops`: torch trains it, NumPy serves it in double precision.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import RISING, SHARD_FEATURES, WORK_NAMES, Groups, Shards, shard_features, work
-from shardgym.costs.simulator.network import (
-    CONTEXTS,
-    Array,
-    ComputeTimes,
-    Network,
-    Params,
-    disagreement,
-    member,
-    scale_of,
-)
+
+#: A `numpy.ndarray` or a `torch.Tensor`.
+Array = Any
+Params = dict[str, Array]
+
+#: What times are of: kernels timed alone, or parts of complete training steps.
+CONTEXTS = ("alone", "step")
+ALONE = 0
 
 #: Power with which analytic times count inside of the training data. On shard sets measured alone, trees under
 #: constraints err by 8.8 % with 1, by 6.6 % with 0.7 and less, and without constraints by 6.1 %.
@@ -49,35 +50,83 @@ LEAST_MS = 1e-6
 _BY_CONTEXT = ("prior", "device_ms", "log_low", "log_high")
 
 
-class ComputeNet(Network):
+@dataclass(frozen=True)
+class Ops:
+    """Array functions of one library."""
+
+    exp: Callable[[Array], Array]
+    log: Callable[[Array], Array]
+    tanh: Callable[[Array], Array]
+    #: x where it is positive, else 0; may overwrite x.
+    relu: Callable[[Array], Array]
+    maximum: Callable[[Array, Array], Array]
+    minimum: Callable[[Array, Array], Array]
+    #: `clip(x, low, high)`.
+    clip: Callable[[Array, float, float], Array]
+    #: Joins along the last axis; leading axes broadcast.
+    concat: Callable[[Sequence[Array]], Array]
+
+
+def _concat(parts: Sequence[Array]) -> Array:
+    leads = [part.shape[:-1] for part in parts]
+    if leads.count(leads[0]) < len(leads):
+        lead = np.broadcast_shapes(*leads)
+        parts = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
+    return np.concatenate(parts, axis=-1)
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0.0, out=x)
+
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    # `np.clip` takes several times as long for the few devices of a step.
+    return np.minimum(np.maximum(x, low), high)
+
+
+# Named functions, as networks are pickled with it.
+NUMPY = Ops(np.exp, np.log, np.tanh, _relu, np.maximum, np.minimum, _clip, _concat)
+
+
+def scale_of(values: Floats) -> Floats:
+    """Return the standard deviation of each column, 1 where a column does not vary."""
+    spread = values.std(axis=0)
+    return np.where(spread > 1e-6, spread, 1.0)
+
+
+class ComputeNet:
     """A deep set over the shards of a device, on top of a fitted analytic sum, with signs.
 
-    Attributes:
-        TIMES: numbers of a latent that are times: forward and backward ms.
-        WORK: numbers that are amounts of work, in units of the mean shard; the first one counts shards.
-        ENCODING: numbers that the encoder makes of the features.
-        LATENT: all of them.
-        SHARD_LIMIT: a shard's time stays within a factor of e to the power of this of the analytic one.
-        DEVICE_LIMIT: a device's time stays within a factor of e of its shards' sum.
-        LEAST_WORK: keeps logarithms of work finite.
+    Args:
+        params: a chain of layers has `NAME.0.weight` of shape (inputs, outputs), `NAME.0.bias` of shape (1, outputs),
+            `NAME.1.weight` and so on; in training with an axis of K networks in front, which are evaluated together.
+            What is not trained is called `fixed.NAME`.
+        ops: of the parameters' library.
     """
 
+    #: Numbers of a latent: forward and backward ms; amounts of work, in units of the mean shard, the first of which
+    #: counts shards; what the encoder makes of the features; and all of them.
     TIMES = 2
     WORK = len(WORK_NAMES)
     ENCODING = 22
     LATENT = TIMES + WORK + ENCODING
+    #: A shard's time stays within a factor of e to this power of the analytic one, a device's of its shards' sum.
     SHARD_LIMIT = 3.0
     DEVICE_LIMIT = 1.0
+    #: Standardised features beyond this say no more.
+    FEATURE_LIMIT = 4.0
+    #: Keeps logarithms of work finite.
     LEAST_WORK = 1e-3
-    FIXED: ClassVar[tuple[str, ...]] = (
-        "feature_mean", "feature_scale", "work_unit", "scalar_mean", "scalar_scale", *_BY_CONTEXT,
-    )  # fmt: skip
-    # The encoder sees features, both analytic times and the context; the head a sum of latents and the context.
-    SIZES: ClassVar = {
-        "encoder": (SHARD_FEATURES + TIMES + 1, 64, 64, TIMES + ENCODING), "head": (LATENT + 1, 64, 64, TIMES),
-    }  # fmt: skip
-    # With ReLU and no negative weight, a network is convex; tanh saves that.
-    TANH: ClassVar = frozenset({"encoder"})
+    #: Widths of each chain's layers. The encoder sees features, both analytic times and the context; the head a sum of
+    #: latents and the context.
+    SIZES: ClassVar[dict[str, tuple[int, ...]]] = {
+        "encoder": (SHARD_FEATURES + TIMES + 1, 64, 64, TIMES + ENCODING),
+        "head": (LATENT + 1, 64, 64, TIMES),
+    }
+
+    def __init__(self, params: Params, ops: Ops = NUMPY) -> None:
+        self.params = params
+        self.ops = ops
 
     @staticmethod
     def fixed_params(features: Floats, amounts: Floats, counts: Ints, context: Ints, priors: Floats) -> Params:
@@ -115,7 +164,7 @@ class ComputeNet(Network):
         }
 
     def encode(self, features: Array, amounts: Array, context: Array | None = None) -> Array:
-        """Return the latents of shards, shape (K, S, 32).
+        """Return the latents of shards, shape (S, 32).
 
         Args:
             features: see `shard_features`, shape (S, 30).
@@ -123,15 +172,15 @@ class ComputeNet(Network):
             context: of each shard, shape (S, 1); None with parameters of `in_context`.
         """
         ops = self.ops
-        scaled = amounts / self.fixed("work_unit")
-        prior = self.fixed("prior")
+        scaled = amounts / self.params["fixed.work_unit"]
+        prior = self.params["fixed.prior"]
         known = [] if context is None else [context]
         times = scaled @ prior if context is None else _mixed(scaled @ prior[0], scaled @ prior[1], context)
         analytic = times + LEAST_MS
         low, high = self._of_context("log_low", context), self._of_context("log_high", context)
         inside = ops.minimum(ops.maximum(ops.log(analytic), low), high) - (low + high) / 2
-        encoded = self.dense("encoder", ops.concat([self.standardise(features), 4 * inside / (high - low), *known]))
-        corrections = self.bounded(encoded[..., : self.TIMES], self.SHARD_LIMIT)
+        encoded = self._dense("encoder", ops.concat([self._standardised(features), 4 * inside / (high - low), *known]))
+        corrections = self._bounded(encoded[..., : self.TIMES], self.SHARD_LIMIT)
         times = analytic * ops.exp(corrections - (1 - SLOPE) * inside)
         return ops.concat([times, scaled, encoded[..., self.TIMES :]])
 
@@ -139,11 +188,11 @@ class ComputeNet(Network):
         """Return the logarithms of forward and backward ms of devices that hold at least one shard.
 
         Args:
-            sums: added latents of each device, shape (K, G, 32).
+            sums: added latents of each device, shape (G, 32).
             context: of each device, shape (G, 1); None with parameters of `in_context`.
 
         Returns:
-            Shape (K, G, 2).
+            Shape (G, 2).
         """
         base = sums[..., : self.TIMES] + self._of_context("device_ms", context)
         totals = sums[..., self.TIMES : self.TIMES + self.WORK]
@@ -151,19 +200,19 @@ class ComputeNet(Network):
         mean = sums[..., self.TIMES + self.WORK :] / totals[..., :1]
         scalars = self.ops.log(self.ops.concat([base + 1e-9, totals + self.LEAST_WORK]))
         log_base = scalars[..., : self.TIMES]
-        x = (scalars - self.fixed("scalar_mean")) / self.fixed("scalar_scale")
+        x = (scalars - self.params["fixed.scalar_mean"]) / self.params["fixed.scalar_scale"]
         limited = self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
         known = [] if context is None else [context]
-        return log_base + self.bounded(self.dense("head", self.ops.concat([limited, mean, *known])), self.DEVICE_LIMIT)
-
-    def log_ms(self, features: Array, amounts: Array, groups: Groups, context: Array) -> Array:
-        """Return the logarithms of forward and backward ms of whole devices of contexts (G, 1), shape (K, G, 2)."""
-        latents = self.encode(features, amounts, self.ops.repeat(context, groups))
-        return self.head(self.ops.group_sum(latents, groups), context)
+        return log_base + self._bounded(
+            self._dense("head", self.ops.concat([limited, mean, *known])), self.DEVICE_LIMIT
+        )
 
     @classmethod
     def signs(cls, chain: str, layer: int) -> Floats:
-        """See `Network`. The number of shards, which nothing above changes, may lower the time as well."""
+        """Return which weights of a layer must not be negative (1) or positive (-1); 0 leaves them free.
+
+        The number of shards, which nothing above changes, may lower the time as well.
+        """
         widths = cls.SIZES[chain]
         if chain == "encoder":
             signs = np.ones(widths[layer : layer + 2])
@@ -178,10 +227,24 @@ class ComputeNet(Network):
         return signs
 
     def _of_context(self, name: str, context: Array | None) -> Array:
-        if context is None:
-            return self.fixed(name)
-        alone, in_step = self.fixed(name)
-        return _mixed(alone, in_step, context)
+        value = self.params[f"fixed.{name}"]
+        return value if context is None else _mixed(*value, context)
+
+    def _standardised(self, features: Array) -> Array:
+        x = (features - self.params["fixed.feature_mean"]) / self.params["fixed.feature_scale"]
+        return self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
+
+    def _dense(self, chain: str, x: Array) -> Array:
+        # With ReLU and no negative weight, a network is convex; the encoder's tanh saves that.
+        between = self.ops.tanh if chain == "encoder" else self.ops.relu
+        for layer in range(len(self.SIZES[chain]) - 1):
+            x = between(x) if layer else x
+            x = x @ self.params[f"{chain}.{layer}.weight"]
+            x += self.params[f"{chain}.{layer}.bias"]
+        return x
+
+    def _bounded(self, x: Array, limit: float) -> Array:
+        return limit * self.ops.tanh(x / limit)
 
 
 def _mixed(alone: Array, in_step: Array, context: Array) -> Array:
@@ -196,8 +259,8 @@ def in_context(params: Params, context: int) -> Params:
         found[f"fixed.{name}"] = params[f"fixed.{name}"][context]
     for chain in ComputeNet.SIZES:
         weight = params[f"{chain}.0.weight"]
-        found[f"{chain}.0.weight"] = weight[:, :-1]
-        found[f"{chain}.0.bias"] = params[f"{chain}.0.bias"] + context * weight[:, -1:]
+        found[f"{chain}.0.weight"] = weight[:-1]
+        found[f"{chain}.0.bias"] = params[f"{chain}.0.bias"] + context * weight[-1:]
     return found
 
 
@@ -213,35 +276,40 @@ def _directions(widths: tuple[int, ...], layer: int) -> Floats:
     return units
 
 
-class OracleNetworks:
-    """The oracle: its best member predicts, the others say how sure that is. See `Networks`.
+class Networks(Protocol):
+    """What predicts compute for a role, in NumPy."""
+
+    #: Of one encoded shard.
+    encoded_shape: tuple[int, ...]
+
+    def encode(self, shards: Shards) -> Floats:
+        """Work out what does not depend on what else a device holds, one row per shard, shape (S, ...)."""
+
+    def compute(self, encoded: Floats, groups: Groups) -> Floats:
+        """Return forward and backward ms of G devices from their encoded shards, device after device, shape (G, 2)."""
+
+
+class OracleNetwork:
+    """The oracle's network for one context, see `Networks`; what it encodes are latents.
 
     Args:
-        params: of the networks, see `Weights`.
+        params: of the network, see `Weights`.
         context: that is predicted, a number in `CONTEXTS`.
-
-    Attributes:
-        encoded_shape: K latents.
     """
 
     def __init__(self, params: Params, context: int) -> None:
-        self.encoded_shape: tuple[int, ...] = len(params["encoder.0.weight"]), ComputeNet.LATENT
-        params = in_context(params, context)
-        self._ensemble = ComputeNet(params)
-        self._best = ComputeNet(member(params, 0))
+        self.encoded_shape: tuple[int, ...] = (ComputeNet.LATENT,)
+        self._network = ComputeNet(in_context(params, context))
 
     def encode(self, shards: Shards) -> Floats:
-        """Return the latents of all members, shape (S, K, 32)."""
-        return np.swapaxes(self._ensemble.encode(shard_features(shards), work(shards)), 0, 1)
+        """Return latents, shape (S, 32)."""
+        latents: Floats = self._network.encode(shard_features(shards), work(shards))
+        return latents
 
-    def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
+    def compute(self, encoded: Floats, groups: Groups) -> Floats:
         """See `Networks`."""
-        sums = np.add.reduceat(encoded, groups.starts, axis=0)
-        # The largest array of all; its memory serves what follows.
-        del encoded
-        log_ms = self._ensemble.head(np.swapaxes(sums, 0, 1))
-        return ComputeTimes(np.exp(log_ms[0]), disagreement(log_ms))
+        return self.compute_ms(np.add.reduceat(encoded, groups.starts, axis=0))
 
     def compute_ms(self, sums: Floats) -> Floats:
-        """Return forward and backward ms from added latents of the best member, (G, 32) to (G, 2)."""
-        return np.asarray(np.exp(self._best.head(sums)), dtype=np.float64)
+        """Return forward and backward ms from added latents, (G, 32) to (G, 2)."""
+        return np.asarray(np.exp(self._network.head(sums)), dtype=np.float64)

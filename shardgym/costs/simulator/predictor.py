@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, join_phases
+from shardgym.costs.fbgemm.namespaces import FASTEST_LINK, SLOWEST_LINK
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
-from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely, task_notes
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
-from shardgym.costs.simulator.network import Networks
-from shardgym.costs.simulator.oracle import OracleNetworks
+from shardgym.costs.simulator.oracle import Networks, OracleNetwork
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError
@@ -36,24 +35,40 @@ from shardgym.tasks.task import ShardingTask
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 192
-#: Said of plans that cut tables by rows whose popularity follows their position.
+#: Said of plans whose devices hold what is less likely than anything that was held out of training; and of those that
+#: cut tables by rows whose popularity follows their position.
+_UNLIKELY = f"{UNFAMILIAR}: what a device holds"
 _RANGES = f"{UNFAMILIAR}: ranges of rows that are more popular than others"
 
 
 class _Predictions(NamedTuple):
-    """What is predicted of P plans.
+    """What is predicted of P plans."""
 
-    Attributes:
-        per_device: ms in the order of `PHASES`, shape (P, D, 5).
-        unlikely: whether a device holds what is unlike the training data, shape (P,).
-        disagreement: largest one of any device, shape (P,).
-        ranges: whether a shard has some rows of a table that are more popular than others, or less, shape (P,).
-    """
-
+    #: ms in the order of `PHASES`, shape (P, D, 5).
     per_device: Floats
+    #: Whether a device holds what is unlike the training data, shape (P,).
     unlikely: Bools
-    disagreement: Floats
+    #: Whether a shard has some rows of a table that are more popular than others, or less, shape (P,).
     ranges: Bools
+
+
+def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:
+    """Return notes on the devices and links of a task that weights know nothing of.
+
+    Complete steps are those of CPUs, whatever the task's devices are; the link model is fitted to links of some rates.
+    Weights of kernels alone take exchanges from the task, and do not say what kind of device they are of. Memory is no
+    part of a prediction.
+    """
+    topology = task.topology
+    notes = []
+    if weights.lines is not None and not topology.device.startswith("cpu"):
+        notes.append(f"{UNFAMILIAR}: devices of '{topology.device}', it predicts {weights.hardware}")
+    domain = topology.fast_domain_size
+    rates = [topology.intra_bandwidth] * (domain > 1) + [topology.inter_bandwidth] * (domain < topology.num_devices)
+    if weights.links is not None and any(not SLOWEST_LINK <= rate <= FASTEST_LINK for rate in rates):
+        known = f"{SLOWEST_LINK:.3g} to {FASTEST_LINK:.3g} bytes/s"
+        notes.append(f"{UNFAMILIAR}: links of {max(rates):.3g} bytes/s, those that were fitted have {known}")
+    return tuple(notes)
 
 
 class Predictor(NumberedShards):
@@ -75,7 +90,6 @@ class Predictor(NumberedShards):
             device_parts=((DEVICE_PARTS,), np.float64),
             is_range=((), np.bool_),
         )
-        self._notes: dict[tuple[bool, bool, bool], tuple[str, ...]] = {}
 
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
@@ -129,26 +143,20 @@ class Predictor(NumberedShards):
         if not len(batch.counts):
             return []
         predictions = self._predict(batch)
-        unsure = predictions.disagreement > self.weights.spread_limit
         tasks = self.tasks_of(batch).tolist()
         of_task = {number: task_notes(self.weights, self.task(number)) for number in set(tasks)}
-        reasons = predictions.unlikely.tolist(), unsure.tolist(), predictions.ranges.tolist()
-        notes = [of_task[number] + self._notes_of(*key) for number, *key in zip(tasks, *reasons, strict=True)]
+        notes = [
+            of_task[number] + (_UNLIKELY,) * unlikely + (_RANGES,) * ranges
+            for number, unlikely, ranges in zip(
+                tasks, predictions.unlikely.tolist(), predictions.ranges.tolist(), strict=True
+            )
+        ]
         # Where ids are hidden, there is no time of them either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(
             predictions.per_device, notes, none_hidden, cost="simulator", version=self.weights.version,
             hardware=self.weights.hardware, compute="predicted", communication="modelled",
         )  # fmt: skip
-
-    def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
-        """Say for each plan how far it is from the training data."""
-        predictions = self._predict(batch)
-        limit = self.weights.spread_limit
-        return [
-            Familiarity(unlikely, spread, limit)
-            for unlikely, spread in zip(predictions.unlikely.tolist(), predictions.disagreement.tolist(), strict=True)
-        ]
 
     def _predict(self, batch: PlanBatch) -> _Predictions:
         """Predict plans, about `_SHARDS_AT_ONCE` shards at a time."""
@@ -174,29 +182,18 @@ class Predictor(NumberedShards):
         busy = np.flatnonzero(counts)
         groups = Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
-        compute = self.networks.compute(self._shards["encoded"][shards], groups)
         compute_ms = np.zeros((*shape, 2))
-        compute_ms.reshape(-1, 2)[busy] = compute.ms
+        compute_ms.reshape(-1, 2)[busy] = self.networks.compute(self._shards["encoded"][shards], groups)
         loads = np.zeros((*shape, LOADS))
         loads.reshape(-1, LOADS)[busy] = np.add.reduceat(self.loads(shards), groups.starts, axis=0)
         exchange = self.exchange_times(self.tasks_of(batch), compute_ms, loads)
-        unlikely = is_unlikely(self.weights.density, device_vectors(self._shards["device_parts"][shards], groups))
+        unlikely = self.weights.density.is_unlikely(device_vectors(self._shards["device_parts"][shards], groups))
         # A plan is as familiar as its least familiar device.
         return _Predictions(
             join_phases(compute_ms, exchange),
             np.logical_or.reduceat(unlikely, first_busy),
-            np.maximum.reduceat(compute.disagreement, first_busy),
             np.logical_or.reduceat(self._shards["is_range"][batch.shards], np.cumsum(batch.counts) - batch.counts),
         )
-
-    def _notes_of(self, unlikely: bool, unsure: bool, ranges: bool) -> tuple[str, ...]:
-        """Return the notes on a plan; most plans have the same ones, or none."""
-        key = unlikely, unsure, ranges
-        if key not in self._notes:
-            spread = np.inf if unsure else 0.0
-            familiar = Familiarity(unlikely, spread, self.weights.spread_limit).notes()
-            self._notes[key] = familiar + ((_RANGES,) if ranges else ())
-        return self._notes[key]
 
 
 class AdditivePredictor(Predictor, AdditiveCosts):
@@ -206,11 +203,11 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         weights: of an oracle.
     """
 
-    networks: OracleNetworks
+    networks: OracleNetwork
 
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, 32)."""
-        latents: Floats = self._shards["encoded"][shards, 0]
+        latents: Floats = self._shards["encoded"][shards]
         return latents
 
     def predict_ms(self, sums: Floats) -> Floats:

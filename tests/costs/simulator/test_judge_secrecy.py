@@ -36,7 +36,6 @@ def used_oracle(oracle, judge, task, plans):
     """An oracle that was used in every way, while a judge of the same folder was used too."""
     judge.evaluate(task, plans)
     oracle.evaluate(task, plans)
-    oracle.familiarity(task, plans)
     return oracle
 
 
@@ -52,7 +51,6 @@ def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(use
     given = {
         "evaluate": (task, plans),
         "score": (task, plans),
-        "familiarity": (task, plans),
         "no_cost": (task, "why"),
         "notes": (task,),
         "plan_costs": (costs, costs.batch(task, plans)),

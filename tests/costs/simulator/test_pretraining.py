@@ -13,14 +13,13 @@ pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 from shardgym.cli import main
 from shardgym.costs.simulator.features import Groups, shard_features, work
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.training.assess import kendall_tau, mape, noise_floor, repeat_pairs
 from shardgym.training.data import load_data
 from shardgym.training.pretrain import pretrain
 from shardgym.training.priors import fit_prior
-from shardgym.training.torch_ops import TORCH
+from shardgym.training.torch_ops import log_ms_of
 from shardgym.training.train import FitSettings
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
@@ -90,10 +89,10 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
     tensors = {name: torch.from_numpy(value) for name, value in weights.params.items()}
     for context in (0, 1):
         networks = networks_of(weights, context)
-        served = networks.compute(networks.encode(samples.shards), groups).ms
+        served = networks.compute(networks.encode(samples.shards), groups)
         known = torch.full((len(groups), 1), float(context), dtype=torch.float64)
-        trained = ComputeNet(tensors, TORCH).log_ms(*inputs, groups, known)
-        np.testing.assert_allclose(served, trained.exp().numpy()[0], rtol=1e-9)
+        trained = log_ms_of(tensors, *inputs, groups, known)
+        np.testing.assert_allclose(served, trained.exp().numpy(), rtol=1e-9)
 
 
 def test_without_rows_of_the_judge_only_an_oracle_is_trained(made_up_rows, tmp_path):

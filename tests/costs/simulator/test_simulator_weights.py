@@ -44,7 +44,7 @@ def test_weights_come_back_as_they_were_saved(file, tmp_path):
     [
         ({"schema": "shardgym.simulator/9"}, "schema: these weights are of 'shardgym.simulator/9'"),
         ({"hardware": "h100"}, "hardware: these weights are of 'h100', expected 'made-up'"),
-        ({"context": "asleep"}, "context: expected one of alone, step"),
+        ({"context": "asleep"}, "weights of another version"),
         ({"role": "judge"}, "role: these weights are of 'judge', expected 'oracle'"),
     ],
 )
@@ -58,7 +58,7 @@ def test_weights_for_something_else_are_named(file, changes, message):
 def test_truncated_weights_are_named(file, keep):
     data = file.read_bytes()
     file.write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(InputError, match=r"oracle\.safetensors: (not a whole file|damaged or truncated)"):
+    with pytest.raises(InputError, match=r"oracle\.safetensors: damaged, or not written by"):
         make_cost("simulator", weights=file)
 
 
@@ -72,7 +72,7 @@ def test_a_missing_tensor_is_named(file, name):
     tensors = load_file(file)
     del tensors[name]
     save_file(tensors, file, metadata)
-    with pytest.raises(InputError, match=f"tensor '{name}' is missing"):
+    with pytest.raises(InputError, match=f"weights of another version .*{name.removeprefix('compute.')}"):
         make_cost("simulator", weights=file)
 
 

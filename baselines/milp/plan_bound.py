@@ -62,9 +62,7 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
     if costs is None or not costs.bounded:
         raise InputError(f"cost '{cost.name}' has no lower bound: expected one that is bounded, as roofline and gpu")
     if task.topology != task.topology.devices_alone or not all(table.is_pooled for table in task.tables):
-        raise InputError(
-            "no bound is known of unpooled tables, of memory of hosts and of SSDs: expected a task without"
-        )
+        raise InputError("no bound is known of unpooled tables and of memory of hosts: expected a task without")
     devices = task.num_devices
     sizes = {devices, *(n for n in range(2, devices) if devices % n == 0 and cost.replicas and _is_even(task, n))}
     found = math.inf

@@ -13,7 +13,7 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.evaluation.solver import Observer, check_solve_arguments
-from shardgym.plans.feasibility import check_possible, room_advice
+from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 
@@ -107,6 +107,6 @@ class RecShard:
         if incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
                 "recshard found no plan: whole tables on single devices, their rows in the memory of the device or "
-                f"of the host, do not fit; {room_advice(task)}, or a solver that cuts columns"
+                f"of the host, do not fit; {ROOM_ADVICE}, or a solver that cuts columns"
             )
         return incumbent.plan()

@@ -144,7 +144,6 @@ def phases_us(
         shards = HostShards(
             np.array([row.kind == "host memory" for row in group]), np.array([row.kind == "cached" for row in group]),
             np.array([_missed_share(row) if row.kind == "cached" else 0.0 for row in group]), CARDS[card].host,
-            on_ssd=np.zeros(len(group), dtype=np.bool_),
         )  # fmt: skip
         work = shard_work_with_host(CARDS[card], sizes, shards, kernels, host) * tables[:, None]
         passes = np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels)], axis=-1)

@@ -26,7 +26,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.incumbent import Budget, Incumbent
-from shardgym.plans.feasibility import room_advice
+from shardgym.plans.feasibility import ROOM_ADVICE
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import short_repr
 from shardgym.tables.table import EmbeddingTable
@@ -177,7 +177,7 @@ class NeuroShardPlus(ColumnSolver):
                 return
         raise NoFeasiblePlanError(
             f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
-            f"no room for the rows for which devices have none; {room_advice(task)}"
+            f"no room for the rows for which devices have none; {ROOM_ADVICE}"
         )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:

@@ -52,12 +52,12 @@ def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
     """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open.
 
     Raises:
-        InputError: the plan has groups, or rows in the memory of hosts or on SSDs, for which lines have no place.
+        InputError: the plan has groups, or rows in the memory of hosts, for which lines have no place.
     """
     if plan.group_size is not None:
         raise InputError(f"the plan has groups of {plan.group_size} devices, which CSV cannot say: write it as .json")
     if plan.leaves_devices:
-        raise InputError("the plan has rows in the memory of hosts or on SSDs, which CSV cannot say: write it as .json")
+        raise InputError("the plan has rows in the memory of hosts, which CSV cannot say: write it as .json")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)

@@ -180,11 +180,6 @@ def show(
                 {"host": host, "used_bytes": used, "memory_bytes": task.topology.host_memory_bytes}
                 for host, used in enumerate(plan.bytes_per_host(task))
             ]
-        if any(on_ssds := plan.bytes_per_ssd(task)):
-            page["ssds"] = [
-                {"device": device, "used_bytes": used, "ssd_bytes": task.topology.ssd_bytes}
-                for device, used in enumerate(on_ssds)
-            ]
         print_json(page)
     else:
         print(render_plan(task, plan, cost, width=terminal_width()))

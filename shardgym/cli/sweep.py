@@ -105,7 +105,7 @@ def sweep_machines(
     """Plan a model for other GPUs and numbers of them.
 
     Of each machine: a plan, the time of a step of the embeddings, memory left, and what bounds it. MODEL is a task file
-    or SUITE/INDEX, whose devices are replaced, without memory of hosts and SSDs; a file of tables (.json, .csv) or the
+    or SUITE/INDEX, whose devices are replaced, without memory of hosts; a file of tables (.json, .csv) or the
     name of a pool; or module:function, which returns your TorchRec model.
 
     Every number of every GPU is a machine, with links of the card's data sheet. The solver makes a plan for it, asking

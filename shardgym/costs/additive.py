@@ -435,7 +435,7 @@ class AdditiveCosts(NumberedShards):
 
 def _surroundings_of(task: ShardingTask) -> tuple[Any, ...]:
     """Return all of a task besides its tables that what describes a shard may depend on."""
-    return *_links_of(task), task.optimizer, task.topology.host_bandwidth, task.topology.ssd
+    return *_links_of(task), task.optimizer, task.topology.host_bandwidth
 
 
 def _links_of(task: ShardingTask) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class CostModel(abc.ABC):
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
         unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
-        host_memory: whether it prices plans with rows in the memory of hosts, and on SSDs; likewise.
+        host_memory: whether it prices plans with rows in the memory of hosts; likewise.
         row_tiers: whether it prices plans in which rows of a table have different numbers of holders, kind "tiers".
     """
 
@@ -162,12 +162,11 @@ class CostModel(abc.ABC):
         return False
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
-        """Return why a feasible plan has no price, as of replicas, the memory of hosts or SSDs; "" if it has one."""
+        """Return why a feasible plan has no price, as of replicas or the memory of hosts; "" if it has one."""
         if plan.leaves_devices and not self.host_memory:
             shard = next(shard for shard in plan.shards if shard.memory != "device")
-            what = "SSDs" if shard.memory == "ssd" else "memory of hosts"
             return (
-                f"cost '{self.name}' prices no {what}, and table '{shard.table}' has kernel "
+                f"cost '{self.name}' prices no memory of hosts, and table '{shard.table}' has kernel "
                 f"{shard.compute_kernel} on {format_devices(shard.devices)}: 'gpu' and 'roofline' do"
             )
         if not plan.has_replicas:

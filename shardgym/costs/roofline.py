@@ -21,7 +21,6 @@ from shardgym.costs.shard_keys import ShardKey, cache_missed_share
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
-from shardgym.tasks.drives import DRIVES
 from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: One number, or an array of one number per shard.
@@ -163,11 +162,10 @@ def looked_up(task: ShardingTask, key: ShardKey) -> float:
 
 
 def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float]:
-    """Return what rows of a shard in the memory of the host or on an SSD add, forward and backward, in ms.
+    """Return what rows of a shard in the memory of the host add, forward and backward, in ms.
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
-    distinct rows that it has not got are read, and states are read and written. Both directions work at once. From an
-    SSD they are read and written first (`shardgym.tasks.drives`), and states stay on the device.
+    distinct rows that it has not got are read, and states are read and written. Both directions work at once.
 
     Args:
         task: the task.
@@ -184,11 +182,7 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     if key.compute_kernel == "fused_uvm":
         return looked_up(task, key) * row_bytes / bus * 1e3, distinct * (row_bytes + state_bytes) / bus * 1e3
     missed = distinct * cache_missed_share(task, key)
-    fetch_ms = missed * row_bytes / bus * 1e3
-    if key.compute_kernel == "fused_uvm_caching":
-        return fetch_ms, distinct * state_bytes / bus * 1e3
-    ssd = DRIVES[task.topology.ssd]
-    return fetch_ms + missed * float(ssd.row_ms(np.asarray(row_bytes))) + ssd.latency_ms * (missed > 0), 0.0
+    return missed * row_bytes / bus * 1e3, distinct * state_bytes / bus * 1e3
 
 
 def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
@@ -300,7 +294,7 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
-    Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts and on SSDs cross the bus of
+    Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of
     the topology, or that of the card's data sheet. Communication is the link model of the task's topology, and
     no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
     `shardgym.costs.links.exchange_times`. Devices

@@ -167,7 +167,7 @@ def _width_group(task: ShardingTask) -> tuple[int, str]:
 
 def _tightness_group(task: ShardingTask) -> tuple[int, str]:
     """Return number and name of a group."""
-    if task.total_bytes > task.total_capacity_bytes:  # rows lie in the memory of hosts, or on SSDs
+    if task.total_bytes > task.total_capacity_bytes:  # rows lie in the memory of hosts
         return len(_TIGHTNESS) + 1, "memory above 100 %"
     share = task.total_bytes / task.total_capacity_bytes
     number = sum(share >= limit for limit in _TIGHTNESS)

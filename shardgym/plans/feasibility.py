@@ -7,9 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plans.shard import COLUMN_UNIT, SSD_OPTIMIZERS, Shard, device_memory, format_devices
+from shardgym.plans.shard import COLUMN_UNIT, Shard, device_memory, format_devices
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask, exact_bytes
+
+#: What helps where devices and hosts have no room for all rows.
+ROOM_ADVICE = "what helps: more memory of devices or hosts"
 
 
 def plan_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
@@ -21,8 +24,8 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
     """Return one sentence per problem of a plan apart from memory.
 
     These are unknown tables and devices, groups that do not divide the devices or are one device, holders that are not
-    one in each group, rows in the memory of a host or on an SSD that several devices hold, rows on an SSD with an
-    optimiser that FBGEMM has not got there, cells without exactly one shard, and widths that FBGEMM cannot fuse.
+    one in each group, rows in the memory of a host that several devices hold, cells without exactly one shard, and
+    widths that FBGEMM cannot fuse.
     """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     if group_size is not None and task.num_devices % group_size:
@@ -45,15 +48,9 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
         elif len(shard.devices) > 1 or group_size is not None:
             problems += _holder_problems(shard, task.num_devices, group_size)
         if shard.memory != "device" and len(shard.devices) > 1:
-            where = "on an SSD" if shard.memory == "ssd" else "in the memory of a host"
             problems.append(
-                f"table '{shard.table}' has rows {where} (kernel {shard.compute_kernel}) and is held "
+                f"table '{shard.table}' has rows in the memory of a host (kernel {shard.compute_kernel}) and is held "
                 f"by {format_devices(shard.devices)}: expected one device, or kernel fused, in whose memory copies are"
-            )
-        if shard.memory == "ssd" and (optimizer := task.optimizer_of(task.table(shard.table))) not in SSD_OPTIMIZERS:
-            problems.append(
-                f"table '{shard.table}' has kernel key_value and optimiser {optimizer}: FBGEMM trains rows on SSDs "
-                f"with {' or '.join(SSD_OPTIMIZERS)}"
             )
         if shard.num_columns % COLUMN_UNIT:
             problems.append(
@@ -78,17 +75,16 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
 
-def check_possible(task: ShardingTask, *, in_host: bool = False, on_ssd: bool = False) -> None:
+def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     """Refuse tasks that no plan is feasible for, however tables are cut by columns.
 
     Args:
         task: the task.
         in_host: whether rows may be in the memory of hosts.
-        on_ssd: whether rows may be on SSDs, too.
 
     Raises:
-        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together, and hosts,
-            and SSDs.
+        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices, and hosts,
+            together.
     """
     for table in task.tables:
         if table.embedding_dim % COLUMN_UNIT:
@@ -99,16 +95,13 @@ def check_possible(task: ShardingTask, *, in_host: bool = False, on_ssd: bool = 
     needed = {table.name: _least_bytes(task, table) for table in task.tables}
     missing = sum(needed.values()) - task.total_capacity_bytes
     on_hosts = task.topology.num_hosts * task.topology.host_memory_bytes
-    on_ssds = task.topology.num_devices * task.topology.ssd_bytes if on_ssd else 0
-    beyond = on_hosts + on_ssds
-    if (in_host or on_ssds) and missing > beyond:
-        more = f" and the SSDs {exact_bytes(on_ssds, '')}" if on_ssds else ""
+    if in_host and missing > on_hosts:
         raise NoFeasiblePlanError(
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
-            f"{exact_bytes(on_hosts, '')}{more}: {exact_bytes(missing - beyond)} too few; {room_advice(task)}"
+            f"{exact_bytes(on_hosts, '')}: {exact_bytes(missing - on_hosts)} too few; {ROOM_ADVICE}"
         )
-    if missing > 0 and not (in_host or on_ssds):
+    if missing > 0 and not in_host:
         largest = max(needed, key=needed.__getitem__)
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
@@ -128,27 +121,11 @@ def exceeds_devices(task: ShardingTask) -> bool:
     return sum(_least_bytes(task, table) for table in task.tables) > task.total_capacity_bytes
 
 
-def room_advice(task: ShardingTask) -> str:
-    """Say what helps where devices and hosts have no room for all rows, and which tables SSDs cannot have."""
-    topology = task.topology
-    advice = f"what helps: more memory of devices or hosts, or {'larger SSDs' if topology.ssd_bytes else 'SSDs'}"
-    used = {task.optimizer_of(table) for table in task.tables}
-    untrained = sorted(used - {*SSD_OPTIMIZERS})
-    if untrained:
-        advice += f" (for tables with {' or '.join(SSD_OPTIMIZERS)}; SSDs have none with {' or '.join(untrained)})"
-    elif topology.ssd_bytes and "adam" in used:
-        advice += " (optimiser states of all rows on SSDs are in the memory of devices: adam has two for each weight)"
-    return advice
-
-
 def _host(task: ShardingTask) -> str:
-    """Say that there is more room in the memory of hosts and on SSDs, where there is."""
-    topology = task.topology
-    if not topology.host_memory_bytes and not topology.ssd_bytes:
-        return ""
-    sizes = {"host": topology.host_memory_bytes, "SSD": topology.ssd_bytes}
-    known = " and ".join(f"{exact_bytes(size, '')} of each {what}" for what, size in sizes.items() if size)
-    return f", or a solver that uses the {known}, as neuroshard_plus with cost gpu or roofline"
+    """Say that there is more room in the memory of hosts, where there is."""
+    size = task.topology.host_memory_bytes
+    known = f"{exact_bytes(size, '')} of each host"
+    return f", or a solver that uses the {known}, as neuroshard_plus with cost gpu or roofline" if size else ""
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
@@ -224,21 +201,16 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
-    """Yield a sentence for every device, host and SSD whose shards of known tables exceed it, largest first."""
+    """Yield a sentence for every device and host whose shards of known tables exceed it, largest first."""
     yield from _device_problems(task, shards)
     topology = task.topology
     on_hosts: dict[int, list[tuple[int, str]]] = {}
-    on_ssds: dict[int, list[tuple[int, str]]] = {}
     for shard in shards:
         if shard.memory == "device" or not task.has_table(shard.table):
             continue
         for device in (device for device in shard.devices if device < topology.num_devices):
-            if shard.memory == "host":
-                on_hosts.setdefault(topology.host_of(device), []).append((shard.host_bytes(task), shard.table))
-            else:
-                on_ssds.setdefault(device, []).append((shard.ssd_bytes(task), shard.table))
+            on_hosts.setdefault(topology.host_of(device), []).append((shard.host_bytes(task), shard.table))
     yield from _full("the memory of host", on_hosts, topology.host_memory_bytes, "host_memory_bytes")
-    yield from _full("the SSD of device", on_ssds, topology.ssd_bytes, "ssd_bytes")
 
 
 def _full(what: str, held: Mapping[int, list[tuple[int, str]]], limit: int, field: str) -> Iterator[str]:

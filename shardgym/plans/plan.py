@@ -192,11 +192,6 @@ class ShardingPlan(Record):
                 found[host] += shard.host_bytes(task)
         return found
 
-    def bytes_per_ssd(self, task: ShardingTask) -> list[int]:
-        """Bytes of weights on the SSD of each device, at most `task.topology.ssd_bytes`."""
-        check_instance("task", task, ShardingTask)
-        return [sum(shard.ssd_bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
-
     def memory_per_device(self, task: ShardingTask, *, hottest: bool = True) -> list[DeviceMemory]:
         """Return what each device's memory holds in a step, at most `task.topology.memory_bytes`.
 

@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance
 from shardgym.records import CONFIG, Name, Number, Record, Whole, short_repr
-from shardgym.tables.table import EmbeddingTable, Optimizer
-from shardgym.tasks.task import ELEMENT_BYTES, ShardBytes, ShardingTask, block_bytes
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardBytes, ShardingTask, block_bytes
 
 #: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
 COLUMN_UNIT = 4
@@ -22,16 +22,11 @@ COLUMN_UNIT = 4
 Bound = Annotated[Whole, Field(ge=0, le=2**40)]
 
 #: What looks a shard up, in TorchRec's words, which says in which memory its rows are: `fused`, that of the device;
-#: `fused_uvm`, that of the host, read over the bus; `fused_uvm_caching`, that of the host with a cache on the device;
-#: `key_value`, an SSD with a cache on the device.
-ComputeKernel = Literal["fused", "fused_uvm", "fused_uvm_caching", "key_value"]
-Memory = Literal["device", "host", "ssd"]
-_MEMORIES: dict[str, Memory] = {"fused_uvm": "host", "fused_uvm_caching": "host", "key_value": "ssd"}
-_WITH_CACHE = ("fused_uvm_caching", "key_value")
-#: What FBGEMM's operator for SSDs trains with (fbgemm_gpu/tbe/ssd/training.py).
-SSD_OPTIMIZERS: tuple[Optimizer, ...] = ("rowwise_adagrad", "adam")
-#: Bytes that FBGEMM keeps on the device besides a cache: for every row of the table where it is in the cache, unless
-#: rows are on an SSD, and for every row that the cache has room for, which one it is and when it was used.
+#: `fused_uvm`, that of the host, read over the bus; `fused_uvm_caching`, that of the host with a cache on the device.
+ComputeKernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
+Memory = Literal["device", "host"]
+#: Bytes that FBGEMM keeps on the device besides a cache: for every row of the table where it is in the cache, and for
+#: every row that the cache has room for, which one it is and when it was used.
 _CACHE_ROW_BYTES = 4
 _CACHE_SLOT_BYTES = 16
 
@@ -49,7 +44,7 @@ class Shard(Record):
         columns: first column and the column after the last.
         devices: numbers of the devices that hold it, ascending; one number stands for a single one.
         compute_kernel: which memory its rows are in. "fused", the usual case: the device's. "fused_uvm": the host's.
-            "fused_uvm_caching": the host's, with a cache on the device. "key_value": an SSD, likewise with a cache.
+            "fused_uvm_caching": the host's, with a cache on the device.
         cache_load_factor: share of its rows that the cache has room for; 0 where there is no cache.
 
     Raises:
@@ -84,9 +79,9 @@ class Shard(Record):
 
     @model_validator(mode="after")
     def _cache_has_a_size(self) -> Shard:
-        if (self.compute_kernel in _WITH_CACHE) != (self.cache_load_factor > 0):
+        if (self.compute_kernel == "fused_uvm_caching") != (self.cache_load_factor > 0):
             raise ValueError(
-                "expected a cache_load_factor above 0 with compute_kernel 'fused_uvm_caching' or 'key_value' alone, "
+                "expected a cache_load_factor above 0 with compute_kernel 'fused_uvm_caching' alone, "
                 f"got {self.cache_load_factor} with '{self.compute_kernel}'"
             )
         return self
@@ -134,7 +129,7 @@ class Shard(Record):
     @property
     def memory(self) -> Memory:
         """Which memory its rows are in."""
-        return _MEMORIES.get(self.compute_kernel, "device")
+        return "device" if self.compute_kernel == "fused" else "host"
 
     def bytes(self, task: ShardingTask) -> int:
         """Bytes on each device that holds it, see `device_bytes`."""
@@ -152,8 +147,7 @@ class Shard(Record):
         """Bytes on each device that holds it, by what they are for; see `ShardingTask.shard_bytes`.
 
         Of rows in the memory of the host, the cache counts as weights: its rows, 4 bytes for each row of the shard, and
-        16 for each row of the cache. FBGEMM keeps optimiser states in the memory of the host, with a cache, too. Of
-        rows on an SSD it keeps all optimiser states in the memory of the device, and nothing for each row.
+        16 for each row of the cache. FBGEMM keeps optimiser states in the memory of the host, with a cache, too.
         """
         table = task.table(self.table)
         found = task.shard_bytes(table, self.rows, self.num_columns, len(self.devices), hottest=hottest)
@@ -161,8 +155,6 @@ class Shard(Record):
             return found
         slots = math.ceil(self.cache_load_factor * self.num_rows)
         cache = slots * (found.weights // self.num_rows + _CACHE_SLOT_BYTES)
-        if self.memory == "ssd":
-            return found._replace(weights=cache)
         return found._replace(weights=cache + self.num_rows * _CACHE_ROW_BYTES if slots else 0, optimizer=0)
 
     def host_bytes(self, task: ShardingTask) -> int:
@@ -172,12 +164,6 @@ class Shard(Record):
         table = task.table(self.table)
         return block_bytes(self.num_rows, self.num_columns, task.precision_of(table), task.optimizer_of(table))
 
-    def ssd_bytes(self, task: ShardingTask) -> int:
-        """Bytes on the SSD of each device that holds it: the weights of all rows, cached or not."""
-        if self.memory != "ssd":
-            return 0
-        return self.num_rows * self.num_columns * ELEMENT_BYTES[task.precision_of(task.table(self.table))]
-
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Shard))
 
@@ -186,7 +172,7 @@ class DeviceMemory(NamedTuple):
     """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`.
 
     Attributes:
-        weights: of its shards, and caches of those whose rows are in the memory of the host or on an SSD.
+        weights: of its shards, and caches of those whose rows are in the memory of the host.
         optimizer: optimiser states, without those in the memory of the host.
         in_flight: ids, pooled values and gradients: those of its shards, and those of its own samples.
         reserved: for the dense part of the model and the framework.

@@ -14,13 +14,10 @@ from pydantic_core import ArgsKwargs
 from shardgym.arguments import check_int
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Name, Number, Record, Whole
-from shardgym.tasks.drives import DRIVES
 
 GIB = 2**30
 MAX_DEVICES = 65536
 MAX_MEMORY_BYTES = 2**60
-#: Of a topology that names no drive.
-DEFAULT_SSD = "micron-9200"
 
 Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
 LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
@@ -47,9 +44,6 @@ class Topology(Record):
             says that plans may not use it.
         host_bandwidth: bytes per second and direction that each device reads or writes there, over PCIe or another bus;
             None says what is known of `device`.
-        ssd_bytes: what weights may take on an SSD that each device has to itself; 0, the usual case, says that plans
-            may not use it.
-        ssd: which one it is, a key of `shardgym.tasks.drives.DRIVES`.
     """
 
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
@@ -64,8 +58,6 @@ class Topology(Record):
     host_size: Annotated[Whole, Field(ge=1)] | None = None
     host_memory_bytes: Annotated[Whole, Field(ge=0, le=MAX_MEMORY_BYTES, exclude_if=lambda size: size == 0)] = 0
     host_bandwidth: Annotated[Bandwidth | None, Field(exclude_if=lambda bandwidth: bandwidth is None)] = None
-    ssd_bytes: Annotated[Whole, Field(ge=0, le=MAX_MEMORY_BYTES, exclude_if=lambda size: size == 0)] = 0
-    ssd: Annotated[Name, Field(exclude_if=lambda name: name == DEFAULT_SSD)] = DEFAULT_SSD
     schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
 
     @model_validator(mode="before")
@@ -99,11 +91,6 @@ class Topology(Record):
     def _consistent(self) -> Topology:
         if len(self.memory_bytes) != self.num_devices:
             raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
-        if self.ssd not in DRIVES:
-            known = ", ".join(sorted(DRIVES))
-            raise ValueError(
-                f"unknown ssd '{self.ssd}': expected one of {known}; new ones go into shardgym/tasks/drives.py"
-            )
         if self.fast_domain_size > self.num_devices:
             raise ValueError(f"fast_domain_size {self.fast_domain_size} exceeds {self.num_devices} devices")
         if self.fast_domain_size % self.devices_per_host:
@@ -120,8 +107,8 @@ class Topology(Record):
 
     @property
     def devices_alone(self) -> Topology:
-        """The same devices, where plans may use neither the memory of hosts nor SSDs."""
-        return dataclasses.replace(self, host_memory_bytes=0, ssd_bytes=0)
+        """The same devices, where plans may not use the memory of hosts."""
+        return dataclasses.replace(self, host_memory_bytes=0)
 
     @property
     def total_memory_bytes(self) -> int:

@@ -5,20 +5,19 @@ All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named a
 - *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names say what comes to a table. A task
   has it: ids and bags per sample, and whether ids have weights.
 - *output_dtype* is the precision of what is communicated, of which a task has one for all tables.
-- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts or on SSDs, with
+- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts, with
   the load_factor of cache_params, are rules for the plan, see `following.py`; other kernels and device_group are
   compared with it.
-- *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode, output_dtype, and key_value_params of tables with
-  kernel key_value, are settings of FBGEMM's operator. They go into TorchRec's plan as they are; no cost depends on the
-  first three, nor on the last. What key_value_params ask for besides SSDs is named, see `key_value.py`.
-- *refused*: use_virtual_table keeps rows in other memories.
+- *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode and output_dtype are settings of FBGEMM's operator.
+  They go into TorchRec's plan as they are; no cost depends on the first three.
+- *refused*: kernel key_value with its key_value_params, and use_virtual_table, keep rows in other memories.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -29,12 +28,11 @@ from torchrec.modules.embedding_configs import DataType
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import Kind
-from shardgym.plans.shard import ComputeKernel, Memory, format_devices
+from shardgym.plans.shard import ComputeKernel, format_devices
 from shardgym.records import short_repr
 from shardgym.tables.table import Precision
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
-from shardgym.torchrec.key_value import asked_elsewhere
 from shardgym.torchrec.model_tables import ModelTable, join_name
 from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 
@@ -42,15 +40,10 @@ from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 _INPUT = ("pooling_factors", "num_poolings", "batch_sizes", "is_weighted", "feature_names")
 _PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "cache_params", "device_group")
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
-_OF_SSDS = "key_value_params"
-_OUTSIDE = ("use_virtual_table",)
+_OUTSIDE = ("key_value_params", "use_virtual_table")
 
 #: Where kernels keep rows that do not keep them on the device.
-_WHERE = {
-    "fused_uvm": "in the memory of the host",
-    "fused_uvm_caching": "in the memory of the host",
-    "key_value": "on an SSD",
-}
+_WHERE = {"fused_uvm": "in the memory of the host", "fused_uvm_caching": "in the memory of the host"}
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 
@@ -170,12 +163,8 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
         for field in _set_fields(constraint):
             if field in _PLACEMENT or (field in _PASSED_ON and field != "output_dtype"):
                 wishes.append(Wish(field, name, NEEDS_PLAN))
-            elif field == _OF_SSDS:
-                others = asked_elsewhere(constraint.key_value_params)
-                why = f"plans do not hold {' and '.join(others)}" if others else NEEDS_PLAN
-                wishes.append(Wish(field, name, why))
             elif field in _OUTSIDE:
-                wishes.append(Wish(field, name, "tables are kept in the memory of devices and hosts, and on SSDs"))
+                wishes.append(Wish(field, name, "tables are kept in the memory of devices and hosts"))
             elif field not in _INPUT and field not in _PASSED_ON:
                 wishes.append(Wish(field, name, "ShardGym does not know this field"))
     return wishes
@@ -193,7 +182,7 @@ def rules_of(
     constraints: Mapping[str, ParameterConstraints],
     pins: Mapping[str, int | Sequence[int]],
     *,
-    memories: Container[Memory] = (),
+    in_host: bool = False,
 ) -> tuple[dict[str, Rule], list[Wish]]:
     """Return what a plan may do with tables, of those that it may not shard in any way, and what no plan can follow.
 
@@ -201,7 +190,7 @@ def rules_of(
         task: the task.
         constraints: by table.
         pins: rank or ranks that may hold a table, by table.
-        memories: besides that of devices, which tables may be in, and the planner's cost prices.
+        in_host: whether tables may be in the memory of hosts.
 
     Raises:
         InputError: TorchRec has no such sharding type, or the task no such rank.
@@ -238,27 +227,21 @@ def rules_of(
                 wishes.append(Wish("sharding_types", table.name, why))
                 possible = can_be - (ROW_KINDS if table.pooling == "mean" else frozenset())
             kinds = possible
-        rule = Rule(kinds, constraint.min_partition or 0, devices, _kernels_elsewhere(constraint, memories))
+        rule = Rule(kinds, constraint.min_partition or 0, devices, _kernels_in_host(constraint) if in_host else ())
         if rule != Rule():
             rules[table.name] = rule
     return rules, wishes
 
 
-def _kernels_elsewhere(
-    constraint: ParameterConstraints, memories: Container[Memory]
-) -> tuple[tuple[ComputeKernel, float], ...]:
-    """Return kernels that keep rows in some memories, where constraints allow none that keeps them on the device."""
+def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
+    """Return kernels that keep rows in the memory of hosts, where constraints allow none that keeps them elsewhere."""
     kernels = constraint.compute_kernels or ["fused"]
     if "fused" in kernels or "dense" in kernels:
         return ()
     params = constraint.cache_params
     share = DEFAULT_CACHE_LOAD_FACTOR if params is None or params.load_factor is None else params.load_factor
-    found: list[tuple[Memory, ComputeKernel, float]] = [
-        ("host", "fused_uvm_caching", share),
-        ("host", "fused_uvm", 0.0),
-        ("ssd", "key_value", share),
-    ]
-    return tuple((kernel, part) for memory, kernel, part in found if kernel in kernels and memory in memories)
+    found: list[tuple[ComputeKernel, float]] = [("fused_uvm_caching", share), ("fused_uvm", 0.0)]
+    return tuple((kernel, part) for kernel, part in found if kernel in kernels)
 
 
 def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
@@ -302,8 +285,6 @@ def apply_constraints(
             if sharding.cache_params is not None and constraint.cache_params is not None:
                 share = sharding.cache_params.load_factor
                 passed_on["cache_params"] = dataclasses.replace(constraint.cache_params, load_factor=share)
-            if sharding.compute_kernel == "key_value":
-                passed_on[_OF_SSDS] = constraint.key_value_params
             module[table] = dataclasses.replace(sharding, **passed_on)
             wishes += _not_followed(name, constraint, kinds[name], module[table], device_type)
     return wishes
@@ -323,9 +304,6 @@ def _not_followed(
         where = _WHERE.get(sharding.compute_kernel, "in the memory of the device")
         why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows {where}"
         wishes.append(Wish("compute_kernels", name, why))
-    if constraint.key_value_params is not None and sharding.compute_kernel != "key_value":
-        why = f"the plan has kernel {sharding.compute_kernel}, which keeps no rows on an SSD"
-        wishes.append(Wish(_OF_SSDS, name, why))
     if constraint.cache_params is not None and sharding.cache_params is None:
         why = f"the plan has kernel {sharding.compute_kernel}, which has no cache"
         wishes.append(Wish("cache_params", name, why))

@@ -1,4 +1,4 @@
-"""Tables that constraints keep in the memory of hosts or on SSDs: placed first, and the others by a solver."""
+"""Tables that constraints keep in the memory of hosts: placed first, and the others by a solver."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def solve_beside_host_tables(
     """Return a plan in which tables whose rules name kernels have the first of them.
 
     They are whole, those with most lookups first, each on the device that looks up least by then, among those that
-    have room themselves, on their hosts and on their SSDs. A solver places the other tables; without such rules it
-    places all. It puts none on SSDs: TorchRec has kernel key_value only for tables whose constraints ask for it.
+    have room themselves and on their hosts. A solver places the other tables; without such rules it places all.
 
     Raises:
         NoFeasiblePlanError: the other tables do not fit.
@@ -33,36 +32,29 @@ def solve_beside_host_tables(
     asked = [table for table in task.tables if table.name in rules and rules[table.name].kernels]
     topology = task.topology
     if not asked:
-        without = dataclasses.replace(task, topology=dataclasses.replace(topology, ssd_bytes=0))
-        plan = call_solver(solver, without, cost, seed, time_limit_s=time_limit_s)
-        return ShardingPlan.of(task, plan.shards, plan.group_size)
+        return call_solver(solver, task, cost, seed, time_limit_s=time_limit_s)
     lookups = [0.0] * task.num_devices
     host_room = [topology.host_memory_bytes] * topology.num_hosts
-    ssd_room = [topology.ssd_bytes] * task.num_devices
     room = list(task.capacity_bytes)
     shards = []
     for table in sorted(asked, key=lambda table: -table.pooling_factor * table.embedding_dim):
         kernel, share = rules[table.name].kernels[0]
         shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
-        size, host_size, ssd_size = shard.bytes(task), shard.host_bytes(task), shard.ssd_bytes(task)
+        size, host_size = shard.bytes(task), shard.host_bytes(task)
         allowed = rules[table.name].devices or range(task.num_devices)
         # Where it fits nowhere, the plan says of which memory how much is missing.
         device = min(
             sorted(allowed),
-            key=lambda d: (
-                host_size > host_room[topology.host_of(d)] or ssd_size > ssd_room[d] or size > room[d],
-                lookups[d],
-            ),
+            key=lambda d: (host_size > host_room[topology.host_of(d)] or size > room[d], lookups[d]),
         )
         lookups[device] += table.pooling_factor * table.embedding_dim
         host_room[topology.host_of(device)] -= host_size
-        ssd_room[device] -= ssd_size
         room[device] -= size
         shards.append(dataclasses.replace(shard, devices=(device,)))
     others = [table for table in task.tables if table not in asked]
     group_size = None
     if others:
-        left = dataclasses.replace(topology, host_memory_bytes=max(0, min(host_room)), ssd_bytes=0)
+        left = dataclasses.replace(topology, host_memory_bytes=max(0, min(host_room)))
         rest = call_solver(solver, task.part(room, others, left), cost, seed, time_limit_s=time_limit_s)
         shards += rest.shards
         group_size = rest.group_size

@@ -26,7 +26,6 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Memory
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.stream import IdStream
 from shardgym.tables.table import Optimizer
@@ -183,9 +182,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         task = imported.task
         constraints = by_table("constraints", wanted, tables)
         pins = by_table("pins", pinned, tables)
-        sizes: dict[Memory, int] = {"host": task.topology.host_memory_bytes, "ssd": task.topology.ssd_bytes}
-        memories = {memory for memory, size in sizes.items() if size and self._cost.host_memory}
-        rules, wishes = rules_of(task, constraints, pins, memories=memories)
+        in_host = bool(task.topology.host_memory_bytes) and self._cost.host_memory
+        rules, wishes = rules_of(task, constraints, pins, in_host=in_host)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",

@@ -23,7 +23,6 @@ from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import ComputeKernel, Shard
 from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
-from shardgym.torchrec.key_value import asked_elsewhere
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.remarks import refuse_remarks
 from shardgym.torchrec.table_cuts import (
@@ -47,9 +46,8 @@ _KERNELS: dict[str, ComputeKernel] = {
     "quant": "fused",
     "fused_uvm": "fused_uvm",
     "fused_uvm_caching": "fused_uvm_caching",
-    "key_value": "key_value",
 }
-#: FBGEMM's `cache_load_factor` where nobody sets one, and TorchRec's of key_value.
+#: FBGEMM's `cache_load_factor` where nobody sets one.
 DEFAULT_CACHE_LOAD_FACTOR = 0.2
 
 
@@ -72,18 +70,15 @@ class ImportedPlan(NamedTuple):
         plan: for the task.
         left_out: modules whose tables the task has none of, such as a collection that was not imported, with these
             tables.
-        elsewhere: what `key_value_params` of tables ask for that plans do not hold.
     """
 
     plan: ShardingPlan
     left_out: tuple[str, ...]
-    elsewhere: tuple[str, ...]
 
     @property
     def remarks(self) -> list[str]:
         """What is left out, as sentences."""
-        left_out = [f"{what} is left out: the task has none of its tables" for what in self.left_out]
-        return [*left_out, *(f"{what} is left out: plans do not hold it" for what in self.elsewhere)]
+        return [f"{what} is left out: the task has none of its tables" for what in self.left_out]
 
 
 def to_torchrec(plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, **options: Any) -> TorchRecPlan:
@@ -108,8 +103,7 @@ def export_plan(
     as TorchRec runs one fused operator and one set of exchanges for each type in a collection:
 
     - A table that all devices hold is `data_parallel`, with kernel dense. All others have the kernel of their shards,
-      and of fused_uvm_caching and key_value the share of its rows that its cache has room for, as `cache_params`.
-      TorchRec 1.8.0 forgets that of key_value when it groups tables (`group_tables`): a note says what caches it makes.
+      and of fused_uvm_caching the share of its rows that its cache has room for, as `cache_params`.
     - A table in one piece is `table_wise`; one that is cut by columns, in any widths, is `column_wise`, or
       `table_column_wise` where one fast domain of several has all pieces. If any table of a collection is cut by
       columns, the whole ones get its type with one shard. Three tables cut and three whole took a rank 2 operators and
@@ -286,13 +280,6 @@ def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
             f"{_named(narrow)} cut by columns, and the optimiser is row-wise Adagrad: each piece has its own state per "
             "row, so that it trains otherwise than the whole table; adagrad and exact_sgd train the same"
         )
-    caches = {cut.name: {s.cache_load_factor for s in cut.shards if s.memory == "ssd"} for cut in cuts}
-    if others := [name for name, shares in caches.items() if shares - {DEFAULT_CACHE_LOAD_FACTOR}]:
-        notes.append(
-            f"{_named(others)} on SSDs with another cache_load_factor than {DEFAULT_CACHE_LOAD_FACTOR}: TorchRec 1.8.0 "
-            f"makes caches for {DEFAULT_CACHE_LOAD_FACTOR} of the rows that a rank has there, at most as large as "
-            "max_l1_cache_size of key_value_params says"
-        )
     return notes
 
 
@@ -378,7 +365,6 @@ def import_plan(
     shards: list[Shard] = []
     found = set()
     left_out = []
-    elsewhere = []
     for path, module in sharding_plan.plan.items():
         if module and not any(task.has_table(join_name(path, table)) for table in module):
             names = ", ".join(list(module)[:3]) + (", ..." if len(module) > 3 else "")
@@ -389,8 +375,6 @@ def import_plan(
             if not task.has_table(name):
                 raise UnknownNameError("table of the TorchRec plan", name, (known.name for known in task.tables))
             found.add(name)
-            if sharding.compute_kernel == "key_value":
-                elsewhere += [f"{what}, of table '{name}'" for what in asked_elsewhere(sharding.key_value_params)]
             by_rows = sharding.sharding_type == "row_wise" and sharding.sharding_spec is not None
             if by_rows and sharding.ranks and len(sharding.ranks) != group:
                 raise InputError(
@@ -408,7 +392,7 @@ def import_plan(
     problems = cover_problems(task, plan.shards, plan.group_size)
     if problems:
         raise InfeasiblePlanError(problems)
-    imported = ImportedPlan(plan, tuple(left_out), tuple(elsewhere))
+    imported = ImportedPlan(plan, tuple(left_out))
     if strict:
         refuse_remarks(imported.remarks)
     return imported
@@ -422,7 +406,7 @@ def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group
         )
     kernel = _KERNELS[sharding.compute_kernel]
     share = 0.0
-    if kernel in ("fused_uvm_caching", "key_value"):
+    if kernel == "fused_uvm_caching":
         given = None if sharding.cache_params is None else sharding.cache_params.load_factor
         share = DEFAULT_CACHE_LOAD_FACTOR if given is None else given
     if sharding.sharding_type == "data_parallel":

@@ -317,9 +317,8 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     """Return devices, memory, hosts and bandwidths of TorchRec's topology.
 
     Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
-    bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory, and what
-    TorchRec 1.8 says of SSDs, 2 TiB by its default, is what they may use there. Latencies, which TorchRec has none of,
-    are those of the topology `dgx-a100`, or `cpu`; its bandwidth of SSDs is not used, see `shardgym.tasks.drives`.
+    bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory. Latencies,
+    which TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`. Of SSDs nothing is used.
 
     Raises:
         InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.
@@ -339,7 +338,6 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
         ddr = min(int(hardware.storage.ddr) for hardware in topology.devices)
         hosts["host_memory_bytes"] = ddr * min(topology.local_world_size, topology.world_size)
         hosts["host_bandwidth"] = topology.hbm_to_ddr_mem_bw * _MS_PER_S
-        hosts["ssd_bytes"] = min(int(getattr(hardware.storage, "ssd", 0)) for hardware in topology.devices)
     return Topology(
         num_devices=topology.world_size,
         memory_bytes=tuple(

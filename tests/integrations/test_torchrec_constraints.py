@@ -90,13 +90,8 @@ class ByRows:
         ),
         ("device_group", "cpu", ""),
         ("device_group", "cuda", "the topology's devices are of type cpu"),
-        ("key_value_params", KeyValueParams(), "the plan has kernel fused, which keeps no rows on an SSD"),
-        (
-            "key_value_params",
-            KeyValueParams(l2_cache_size=2),
-            "plans do not hold l2_cache_size, a second cache in the memory of the host",
-        ),
-        ("use_virtual_table", True, "tables are kept in the memory of devices and hosts, and on SSDs"),
+        ("key_value_params", KeyValueParams(), "tables are kept in the memory of devices and hosts"),
+        ("use_virtual_table", True, "tables are kept in the memory of devices and hosts"),
     ],
 )
 def test_each_field_of_constraints_is_followed_or_named(

@@ -395,7 +395,7 @@ def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, capl
     exported = export_plan(mixed(task), task)
     assert exported.notes == ()
     both = TorchRecPlan({**exported.sharding_plan.plan, "other": exported.sharding_plan.plan["users"]})
-    assert import_plan(both, task) == (mixed(task), ("'other' (tables id, country)",), ())
+    assert import_plan(both, task) == (mixed(task), ("'other' (tables id, country)",))
     assert from_torchrec(both, task) == mixed(task)
     assert caplog.messages == ["'other' (tables id, country) is left out: the task has none of its tables"]
     with pytest.raises(InputError, match=r"strict: 'other' \(tables id, country\) is left out"):

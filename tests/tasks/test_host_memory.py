@@ -47,13 +47,11 @@ def test_round_trip(shard):
     assert TASK.digest != dataclasses.replace(TASK, topology=Topology.preset("cpu", 4)).digest
 
 
-@pytest.mark.parametrize(
-    ("kernel", "share"), [("fused_uvm_caching", 0.0), ("key_value", 0.0), ("fused", 0.5), ("fused_uvm", 0.5)]
-)
+@pytest.mark.parametrize(("kernel", "share"), [("fused_uvm_caching", 0.0), ("fused", 0.5), ("fused_uvm", 0.5)])
 def test_a_cache_needs_a_share_and_the_other_way_round(kernel, share):
-    with pytest.raises(InputError, match="above 0 with compute_kernel 'fused_uvm_caching' or 'key_value' alone"):
+    with pytest.raises(InputError, match="above 0 with compute_kernel 'fused_uvm_caching' alone"):
         Shard("a", *WHOLE, 0, kernel, share)
-    expected = "compute_kernel: expected 'fused', 'fused_uvm', 'fused_uvm_caching' or 'key_value'"
+    expected = "compute_kernel: Input should be 'fused', 'fused_uvm' or 'fused_uvm_caching'"
     with pytest.raises(InputError, match=expected):
         Shard("a", *WHOLE, 0, "ssd_virtual_table")
 

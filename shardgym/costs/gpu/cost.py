@@ -54,7 +54,6 @@ from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
-from shardgym.tasks.drives import DRIVES
 from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 from shardgym.tasks.topology import Topology
 
@@ -112,7 +111,7 @@ class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
-    host and on SSDs: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
+    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
 
     Args:
         hardware: see `GpuSettings`, like all others.
@@ -177,8 +176,6 @@ class GpuCost(CostModel):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
         if self._settings.wire == "fp16" and task.precision != "fp16":
             notes += ("gpu was held against no exchange that converts to fp16, and does not count the conversion",)
-        if task.topology.ssd_bytes:
-            notes += ("gpu was held against no lookups of rows on SSDs: they are priced by data sheets of drives",)
         if task.num_devices > _HELD_DEVICES:
             notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: nobody has published any",)
         return notes + operator_notes(task)
@@ -246,14 +243,12 @@ class AdditiveGpu(AdditiveCosts):
         return {"latents": work}
 
     def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
-        """Return which shards have their rows elsewhere; a card that is named brings its bus along, and no drive."""
+        """Return which shards have their rows elsewhere; a card that is named brings its bus along."""
         bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
         missed = np.array([cache_missed_share(task, key) for key in keys])
-        uvm, cached, on_ssd = (
-            np.array([key.compute_kernel == kernel for key in keys])
-            for kernel in ("fused_uvm", "fused_uvm_caching", "key_value")
-        )
-        return HostShards(uvm, cached, missed, bus, on_ssd, DRIVES[task.topology.ssd] if on_ssd.any() else None)
+        uvm = np.array([key.compute_kernel == "fused_uvm" for key in keys])
+        cached = np.array([key.compute_kernel == "fused_uvm_caching" for key in keys])
+        return HostShards(uvm, cached, missed, bus)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

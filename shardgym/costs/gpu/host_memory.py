@@ -1,4 +1,4 @@
-"""Rows in the memory of the host or on an SSD: what FBGEMM's kernels take for reading, caching and updating them.
+"""Rows in the memory of the host: what FBGEMM's kernels take for reading, caching and updating them.
 
 TorchRec puts tables of all these kernels into one fused operator, whose threads take one table after the other. So
 their times add up to what the rows in the memory of the device take:
@@ -6,17 +6,13 @@ their times add up to what the rows in the memory of the device take:
 - `fused_uvm`: every lookup reads its row over the bus. The backward pass reads and writes every distinct row and its
   optimiser state there.
 - `fused_uvm_caching`: before the forward pass, distinct rows that are not in the cache are fetched, while as many
-  others are written back (`shardgym.tables.row_popularity.missed_share`: the cache is full, as it is in training).
-  Lookups and
-  updates of weights then are those of the device's memory. Optimiser states have no cache and are read and written over
-  the bus.
-- `key_value`: the same, where what the drive takes comes first (`shardgym.tasks.drives`). Optimiser states are in the
-  memory of the device, and nothing is left for the backward pass.
+  others are written back (`row_popularity.missed_share`: the cache is full, as it is in training). Lookups and updates
+  of weights then are those of the device's memory. Optimiser states have no cache and cross the bus both ways.
 
 A bus works in both directions at once. Its bandwidth is that of one device alone; devices that share a bus or the
 host's own bandwidth are not modelled, nor is a pipeline that fetches the rows of the next batch meanwhile.
 `HostConstants` are fitted to published measurements by `python benchmarks/published_gpu/run.py --fit`; 45 of these 47
-rows are of one source. Of SSDs there are none.
+rows are of one source.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Work, sectors, shard_work
-from shardgym.tasks.drives import Drive
 
 
 @dataclass(frozen=True)
@@ -54,23 +49,19 @@ HOST = HostConstants()
 
 @dataclass(frozen=True)
 class HostShards:
-    """Which of n shards have their rows in the memory of the host or on an SSD, and how they get there.
+    """Which of n shards have their rows in the memory of the host, and how they get there.
 
     Attributes:
         uvm: in the memory of the host, without a cache, shape (n,).
         cached: there, with a cache, shape (n,).
         missed: of the distinct rows of a batch, the share that the cache has not got, shape (n,).
         bus: bytes per second in one direction.
-        on_ssd: on an SSD, shape (n,).
-        ssd: which one it is; None where no shard has rows there.
     """
 
     uvm: Bools
     cached: Bools
     missed: Floats
     bus: float
-    on_ssd: Bools
-    ssd: Drive | None = None
 
 
 def shard_work_with_host(
@@ -90,25 +81,19 @@ def shard_work_with_host(
     bus_ms = 1e3 / shards.bus
     read = sizes.ids * row_bytes * bus_ms / host.read_share
     fetched = distinct * shards.missed * row_bytes * bus_ms / host.fetch_share
-    work[:, Work.HOST_FORWARD] = np.where(shards.uvm, read, np.where(shards.cached | shards.on_ssd, fetched, 0.0))
+    work[:, Work.HOST_FORWARD] = np.where(shards.uvm, read, np.where(shards.cached, fetched, 0.0))
     updated = np.where(shards.uvm, row_bytes, 0.0) + np.where(shards.uvm | shards.cached, state_bytes, 0.0)
     work[:, Work.HOST_BACKWARD] = distinct * updated * bus_ms / host.update_share
     work[:, Work.HOST_SHARDS] = shards.uvm | shards.cached
-    if shards.ssd is not None:
-        missed = np.where(shards.on_ssd, distinct * shards.missed, 0.0)
-        work[:, Work.HOST_FORWARD] += missed * shards.ssd.row_ms(sizes.width_bytes)
-        work[:, Work.SSD_SHARDS] = missed > 0
-        work[:, Work.SSD_LATENCY] = np.where(missed > 0, shards.ssd.latency_ms, 0.0)
     return work
 
 
 def host_ms(sums: Floats, host: HostConstants = HOST) -> Floats:
-    """Return what rows in the memory of the host or on an SSD add to the two passes of devices, shape (..., 2).
+    """Return what rows in the memory of the host add to the two passes of devices, shape (..., 2).
 
     Args:
         sums: of what shards add, shape (..., len(Work)).
         host: shares and a time.
     """
     fixed = np.where(sums[..., Work.HOST_SHARDS] > 0, host.backward_us * 1e-3, 0.0)
-    latency = sums[..., Work.SSD_LATENCY] / np.maximum(sums[..., Work.SSD_SHARDS], 1.0)
-    return np.stack([sums[..., Work.HOST_FORWARD] + latency, sums[..., Work.HOST_BACKWARD] + fixed], axis=-1)
+    return np.stack([sums[..., Work.HOST_FORWARD], sums[..., Work.HOST_BACKWARD] + fixed], axis=-1)

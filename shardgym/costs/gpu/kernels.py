@@ -107,11 +107,9 @@ class Work(IntEnum):
     SORT_FIXED = 8  #: besides passes
     ROWS = 9  #: of weights: how many bits ids have
     CROWD = 10  #: tables in flight if the device has enough of them, a number
-    HOST_FORWARD = 11  #: of rows in the memory of the host or on an SSD, see `host_memory.py`
+    HOST_FORWARD = 11  #: of rows in the memory of the host, see `host_memory.py`
     HOST_BACKWARD = 12
     HOST_SHARDS = 13  #: those with rows in the memory of the host, a number
-    SSD_SHARDS = 14  #: those with rows on an SSD, a number
-    SSD_LATENCY = 15  #: of its first read
 
 
 @dataclass(frozen=True)

@@ -90,17 +90,13 @@ def _counts(names: Iterable[str]) -> str:
 
 
 def _host_lines(task: ShardingTask, plan: ShardingPlan) -> list[str]:
-    """Return what is in the memory of each host and on each SSD, where a plan uses it."""
-    hosts, ssds = plan.bytes_per_host(task), plan.bytes_per_ssd(task)
-    held = [
-        (f"host {host} holds", "in its memory", size, task.topology.host_memory_bytes)
-        for host, size in enumerate(hosts)
-    ]
-    more = [(f"device {device} holds", "on its SSD", size, task.topology.ssd_bytes) for device, size in enumerate(ssds)]
+    """Return what is in the memory of each host, where a plan uses it."""
+    limit = task.topology.host_memory_bytes
+    hosts = plan.bytes_per_host(task)
     return [
-        f"{who} {format_bytes(used)} {where} of {format_bytes(limit)}"
+        f"host {host} holds {format_bytes(used)} in its memory of {format_bytes(limit)}"
         + (f" ({100 * used / limit:.1f} %)" if limit else "")
-        for who, where, used, limit in [*(held if any(hosts) else []), *(more if any(ssds) else [])]
+        for host, used in enumerate(hosts if any(hosts) else [])
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,10 +12,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from baselines.autoshard.policy import (
-    COST_WIDTHS,
-    SCORE_WIDTHS,
-    STATE,
-    VALUE_WIDTHS,
     AutoShardNetwork,
     Episodes,
     place_by_score,
@@ -23,7 +19,7 @@ from baselines.autoshard.policy import (
 )
 from baselines.autoshard.vtrace import vtrace
 from baselines.learning.cost_network import DEVICE_COLUMNS
-from baselines.learning.encoder import ENCODER_WIDTHS, on_device, sum_per_device
+from baselines.learning.encoder import on_device, sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
@@ -122,13 +118,6 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
     name: ClassVar[str] = "autoshard"
     settings_type: ClassVar[type[Record]] = AutoShardSettings
     default_steps: ClassVar[int] = 200
-    architecture: ClassVar[dict[str, Any]] = {
-        "table encoder": ENCODER_WIDTHS,
-        "cost": COST_WIDTHS,
-        "state": STATE,
-        "score": SCORE_WIDTHS,
-        "value": VALUE_WIDTHS,
-    }
     settings: AutoShardSettings
 
     def build_network(self, scale: FeatureScale) -> AutoShardNetwork:

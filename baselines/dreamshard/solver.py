@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -11,10 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from baselines.dreamshard.policy import COST_WIDTHS, DreamShardNetwork, log_probabilities, place_by_score, play
+from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
 from baselines.learning.cost_learner import CostLearner, descend
-from baselines.learning.cost_network import HEAD_WIDTHS
-from baselines.learning.encoder import ENCODER_WIDTHS
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
@@ -84,11 +82,6 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
     name: ClassVar[str] = "dreamshard"
     settings_type: ClassVar[type[Record]] = DreamShardSettings
     default_steps: ClassVar[int] = 300
-    architecture: ClassVar[dict[str, Any]] = {
-        "table encoders": ENCODER_WIDTHS,
-        "cost heads": HEAD_WIDTHS,
-        "costs in the policy": COST_WIDTHS,
-    }
     settings: DreamShardSettings
 
     def build_network(self, scale: FeatureScale) -> DreamShardNetwork:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from baselines.learning.policy_scores import Observations, network_of, scores_of
-from baselines.learning.weights import CARD, load_network, pack, save_network, sha256_of
+from baselines.learning.weights import SolverCard, digest_of, load_card, load_network, save_network
 from shardgym.arguments import check_int, describe
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
@@ -26,7 +24,6 @@ from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 from shardgym.training.torch_ops import one_thread
@@ -35,36 +32,6 @@ from shardgym.training.torch_ops import one_thread
 _OWN_ARGUMENTS = (
     "suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "sampling", "reward", "plans", "render_mode",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, config=CONFIG)
-class PolicyCard(Record):
-    """Written next to the weights of a policy.
-
-    Attributes:
-        policy: module:function that makes the policy without its weights.
-        env_id: of the environment that it plays.
-        samples: episodes of which the best plan is taken.
-        flat: names of the numbers and of the mask, where the policy takes flat observations.
-        env_settings: arguments of the environment.
-        training: how it was trained, in a sentence.
-        training_time_s: seconds that this took; None when unknown.
-        created: UTC.
-        versions: of Python and the packages.
-        weights_sha256: of the file of weights.
-    """
-
-    policy: Name
-    env_id: Name
-    samples: Annotated[Whole, Field(ge=1)]
-    flat: tuple[str, str] | None
-    env_settings: dict[str, Any]
-    training: str
-    training_time_s: Annotated[Number, Field(ge=0)] | None
-    created: str
-    versions: dict[str, str]
-    weights_sha256: Digest
-    schema: Literal["shardgym.policy_card/1"] = "shardgym.policy_card/1"
 
 
 class PolicySolver:
@@ -110,9 +77,12 @@ class PolicySolver:
         if folder is not None:
             if policy is not None or env_id is not None or flat is not None or env_settings:
                 raise InputError("folder says policy, environment and its arguments: give nothing besides but samples")
-            card, policy = _read(folder)
-            env_id, flat, env_settings = card.env_id, card.flat, card.env_settings
-            samples = card.samples if samples is None else samples
+            card = load_card(folder, None)
+            policy = _made(card.solver)
+            load_network(folder, card, network_of(policy))
+            env_settings = dict(card.settings)
+            env_id, flat, kept = (env_settings.pop(name) for name in ("env_id", "flat", "samples"))
+            samples = kept if samples is None else samples
         elif policy is None and env_id is None:
             raise InputError("give a policy and its env_id, or folder= with what PolicySolver.save wrote")
         if env_id not in ENV_IDS:
@@ -126,8 +96,8 @@ class PolicySolver:
         self._samples = check_int("samples", 1 if samples is None else samples, 1)
         self._flat = None if flat is None else (str(flat[0]), str(flat[1]))
         self._env_settings = env_settings
-        self.weights_digest = sha256_of(pack(network_of(policy).state_dict()))
-        self.training_time_s = None if card is None else card.training_time_s
+        self.weights_digest = digest_of(network_of(policy))
+        self.training_time_s = None if card is None or card.minutes is None else 60.0 * card.minutes
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return the plan that costs least by the oracle, of those that the episodes end with.
@@ -167,17 +137,15 @@ class PolicySolver:
         shapes = [{name: tuple(tensor.shape) for name, tensor in n.state_dict().items()} for n in (network, made)]
         if shapes[0] != shapes[1]:
             raise InputError(f"'{factory}' makes a policy with other weights than this one has")
-        card = PolicyCard(
-            policy=factory,
-            env_id=self._env_id,
-            samples=self._samples,
-            flat=self._flat,
-            env_settings=self._env_settings,
-            training=training,
-            training_time_s=training_time_s,
+        own = {"env_id": self._env_id, "samples": self._samples, "flat": self._flat}
+        card = SolverCard(
+            solver=factory,
+            settings=own | self._env_settings,
+            weights_sha256=self.weights_digest,
             created=utc_now(),
             versions=versions(),
-            weights_sha256=self.weights_digest,
+            minutes=None if training_time_s is None else training_time_s / 60,
+            note=training,
         )
         save_network(Path(folder), network, card)
 
@@ -223,16 +191,6 @@ class PolicySolver:
         noise[0] = 0.0
         chosen: Ints = np.where(valid, scores + noise, -np.inf).argmax(axis=1)
         return chosen
-
-
-def _read(folder: str | Path) -> tuple[PolicyCard, Any]:
-    path = Path(folder)
-    if not (path / CARD).is_file():
-        raise InputError(f"no policy in {path}: expected a folder that PolicySolver.save wrote")
-    card = PolicyCard.load(path / CARD)
-    policy = _made(card.policy)
-    load_network(path, card, network_of(policy))
-    return card, policy
 
 
 def _made(factory: str) -> Any:

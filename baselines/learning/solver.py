@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -20,16 +20,14 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FEATURES, FeatureScale
 from baselines.learning.training import Learner, TrainingLog, TrainingOptions, train
 from baselines.learning.weights import (
-    SHIPPED,
     Shipped,
     SolverCard,
     TaskSummary,
     choose_shipped,
+    digest_of,
     load_card,
     load_network,
-    pack,
     save_network,
-    sha256_of,
     shipped_weights,
 )
 from shardgym.arguments import check_instance, check_int, check_list_of
@@ -92,7 +90,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     Attributes:
         name: as registered; names the weights in the package, too.
-        architecture: widths of the networks by name, JSON-ready; weights of another are refused.
         settings_type: record of the settings of training, all with defaults.
         default_steps: of training.
         solving_settings: names of settings that also count when solving. The others describe a training: together with
@@ -104,7 +101,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     """
 
     name: ClassVar[str]
-    architecture: ClassVar[Mapping[str, Any]]
     settings_type: ClassVar[type[Record]]
     default_steps: ClassVar[int]
     solving_settings: ClassVar[frozenset[str]] = frozenset()
@@ -186,7 +182,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     @property
     def training_time_s(self) -> float | None:
         """Seconds that training these weights took; None where `weights_digest` is."""
-        return None if self._used is None else 60.0 * self._used.card.minutes
+        return None if self._used is None else 60.0 * (self._used.card.minutes or 0.0)
 
     @property
     def card(self) -> SolverCard | None:
@@ -252,7 +248,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 summary = summarise(learned, source)
                 identity = {
                     "solver": self.name,
-                    "architecture": dict(self.architecture),
                     "settings": self.settings.to_dict(),
                     "tasks": summary.to_dict(),
                     "oracle": f"{cost.name} {cost.version} {cost.hardware}",
@@ -280,7 +275,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         cost = oracle.cost
         return SolverCard(
             solver=self.name,
-            architecture=dict(self.architecture),
             settings=self.settings.to_dict(),
             features={name: (float(scale.mean[i]), float(scale.std[i])) for i, name in enumerate(FEATURES)},
             tasks=tasks,
@@ -296,7 +290,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             curve=log.curve,
             created=utc_now(),
             versions=versions(),
-            weights_sha256=sha256_of(pack(network.state_dict())),
+            weights_sha256=digest_of(network),
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
@@ -319,7 +313,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     @functools.cached_property
     def _shipped_index(self) -> dict[str, Shipped]:
         """Weights of the package; `InputError` when there are none."""
-        shipped = shipped_weights(self.name, SHIPPED)
+        shipped = shipped_weights(self.name)
         if not shipped:
             raise InputError(f"no weights of solver '{self.name}' ship with this version: {self._how_to_fit()}")
         return shipped
@@ -340,7 +334,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         return f"run 'shardgym fit {self.name}{given} --suite SUITE --out FOLDER' and give weights=FOLDER"
 
     def _read(self, folder: str | Path) -> Fitted[NetworkT]:
-        card = load_card(folder, self.name, self.architecture)
+        card = load_card(folder, self.name)
         for name in self._training_settings:
             value = getattr(self.settings, name)
             if value != card.settings.get(name):

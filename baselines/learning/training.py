@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import csv
+import dataclasses
 import io
 import json
 import logging
@@ -12,21 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from pickle import UnpicklingError
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from baselines.learning.oracle import TrainingOracle
-from baselines.learning.weights import pack, unpack, unpack_metadata
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.files import make_folder, only_writer, write_whole
 from shardgym.progress import progress_bar
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT = "checkpoint.pt"
 CURVE = "curve.csv"
-SCHEMA = "shardgym.solver_checkpoint/1"
+SCHEMA = "shardgym.solver_checkpoint/2"
 
 _LOG = logging.getLogger("shardgym.solvers.fit")
 
@@ -86,9 +87,6 @@ class TrainingLog:
     best_step: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
 
-    #: What of it goes into the header of a checkpoint.
-    PLAIN: ClassVar[tuple[str, ...]] = ("steps", "seconds", "curve", "best_step")
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -138,26 +136,23 @@ def train(
             training or damaged.
         MissingDependencyError: TensorBoard was asked for and is not installed.
     """
+    loop = _Loop(learner, validate, steps, seed, identity, options)
     folder = options.checkpoint_dir
     if folder is None:
         if options.resume:
             raise InputError("resume needs checkpoint_dir, the folder of the training that is to go on")
-        return _Loop(learner, validate, steps, seed, identity, options).run()
+        return loop.run()
     make_folder(folder)
     with only_writer(folder):
-        return _Loop(learner, validate, steps, seed, identity, options).run()
+        loop.start(folder / CHECKPOINT)
+        return loop.run()
 
 
 class _Loop:
     def __init__(
-        self,
-        learner: Learner,
-        validate: Callable[[], dict[str, float]],
-        steps: int,
-        seed: int,
-        identity: dict[str, Any],
-        options: TrainingOptions,
-    ) -> None:
+        self, learner: Learner, validate: Callable[[], dict[str, float]], steps: int, seed: int,
+        identity: dict[str, Any], options: TrainingOptions,
+    ) -> None:  # fmt: skip
         self._learner = learner
         self._validate = validate
         self._steps = steps
@@ -165,10 +160,52 @@ class _Loop:
         self._identity = json.loads(json.dumps(identity | {"steps": steps, "seed": seed}))
         self._options = options
         self._log = TrainingLog()
-        self._path = None if options.checkpoint_dir is None else options.checkpoint_dir / CHECKPOINT
+        self._path: Path | None = None
+
+    def start(self, path: Path) -> None:
+        """Go on from a checkpoint where that is wanted; later ones replace it."""
+        self._path = path
+        if not path.exists():
+            return  # killed before the first checkpoint, or not begun
+        if not self._options.resume:
+            raise InputError(f"{path} exists: resume that training, or give another folder")
+        try:
+            state = torch.load(path, weights_only=True)
+            other = [name for name, now in self._identity.items() if state["identity"].get(name) != now]
+        except (OSError, RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: damaged, or no checkpoint of a solver's training: {error!s:.80}") from None
+        if other or state["schema"] != SCHEMA:
+            raise InputError(
+                f"{path}: a checkpoint of a training with other {', '.join(other) or 'schema'}: give what it was "
+                "started with, or another folder"
+            )
+        learner = self._learner
+        learner.network.load_state_dict(state["network"])
+        for optimizer, kept in zip(learner.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        learner.replay = state["replay"]
+        learner.oracle.queries = state["queries"]
+        self._log = TrainingLog(**state["log"])
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        learner = self._learner
+        state = {
+            "schema": SCHEMA,
+            "identity": self._identity,
+            "network": learner.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in learner.optimizers],
+            "replay": learner.replay,
+            "queries": learner.oracle.queries,
+            "log": dataclasses.asdict(self._log),
+        }
+        data = io.BytesIO()
+        torch.save(state, data)
+        write_whole(self._path, data.getvalue())
+        write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
 
     def run(self) -> TrainingLog:
-        self._start()
         writer = _summary_writer(self._options.log_dir)
         log = self._log
         before = log.seconds
@@ -226,91 +263,6 @@ class _Loop:
         raise TrainingError(
             f"training stopped at step {self._log.steps}: {wrong[0]}; {kept}; try a lower learning_rate"
         )
-
-    # --- checkpoints --------------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        path = self._path
-        if path is None:
-            return
-        if self._options.resume:
-            self._restore(path)
-        elif path.exists():
-            raise InputError(f"{path} exists: resume that training, or give another folder")
-
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        learner = self._learner
-        parts = {
-            "network": learner.network.state_dict(),
-            "best": self._log.best,
-            "replay": learner.replay,
-            **{f"optimizer{i}": _moments(optimizer) for i, optimizer in enumerate(learner.optimizers)},
-        }
-        plain = {name: getattr(self._log, name) for name in TrainingLog.PLAIN}
-        header = {"schema": SCHEMA, "identity": self._identity, "queries": learner.oracle.queries, **plain}
-        tensors = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
-        write_whole(self._path, pack(tensors, {"shardgym": json.dumps(header)}))
-        write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
-
-    def _restore(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return  # killed before the first checkpoint: begin anew
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from None
-        try:
-            header = json.loads(unpack_metadata(data, path)["shardgym"])
-            schema = header["schema"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path}: damaged, or no checkpoint of a solver's training") from None
-        if schema != SCHEMA:
-            raise InputError(f"{path}: a checkpoint of schema '{schema!s:.60}', expected '{SCHEMA}'")
-        for name in sorted({*header["identity"], *self._identity}):
-            was = header["identity"].get(name)
-            now = self._identity.get(name)
-            if was != now:
-                what, before, after = _first_difference(name, was, now)
-                raise InputError(
-                    f"{path}: a checkpoint of a training with {what} {before}, this one has {after}: give what it was "
-                    "started with, or another folder"
-                )
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, value in unpack(data, path).items():
-            part, _, rest = name.partition("/")
-            parts.setdefault(part, {})[rest] = value
-        learner = self._learner
-        learner.network.load_state_dict(parts["network"])
-        for i, optimizer in enumerate(learner.optimizers):
-            _load_moments(optimizer, parts.get(f"optimizer{i}", {}))
-        learner.replay = parts.get("replay", {})
-        learner.oracle.queries = header["queries"]
-        self._log = TrainingLog(best=parts["best"], **{name: header[name] for name in TrainingLog.PLAIN})
-
-
-def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any]:
-    """Return what differs, and both values; of records the first field that does."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in sorted({*was, *now}):
-            if was.get(key) != now.get(key):
-                return _first_difference(f"{name}.{key}", was.get(key), now.get(key))
-    return name, was, now
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return what an optimiser remembers of every parameter, as named tensors."""
-    state = optimizer.state_dict()["state"]
-    return {f"{number}/{name}": value for number, values in state.items() for name, value in values.items()}
-
-
-def _load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, _, name = key.partition("/")
-        state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def curve_csv(curve: Sequence[dict[str, float]]) -> str:

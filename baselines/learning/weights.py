@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -51,12 +50,16 @@ class TaskSummary(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class SolverCard(Record):
-    """Written next to the weights of a learned solver.
+    """Written next to the weights of a learned solver. What another library trained has neither tasks nor a curve.
 
     Attributes:
-        solver: its name.
-        architecture: widths of its networks by name; weights of another are refused.
-        settings: of training.
+        solver: its name; of a policy that another library trained, module:function that makes it without weights.
+        settings: of training; of such a policy, what `PolicySolver` is made with.
+        weights_sha256: of the file of weights.
+        created: UTC.
+        versions: of Python and the packages.
+        minutes: that training took, interruptions left out; None when unknown.
+        note: how it was trained, in a sentence.
         features: mean and standard deviation that each feature of a table is scaled by, by the feature's name.
         tasks: that it was fitted on.
         validation: tasks of the same kind that chose the step whose weights these are.
@@ -65,153 +68,88 @@ class SolverCard(Record):
         seed: of training.
         steps: of training that were made.
         best_step: the step whose weights these are.
-        minutes: that training took, interruptions left out.
         curve: one entry per evaluation: step, minutes, mean cost of the validation tasks, and what the solver reports.
-        created: UTC.
-        versions: of Python and the packages.
-        weights_sha256: of the file of weights.
     """
 
     solver: Name
-    architecture: dict[str, Any]
     settings: dict[str, Any]
-    features: dict[str, tuple[float, float]]
-    tasks: TaskSummary
-    validation: TaskSummary
-    oracle: dict[str, Any]
-    oracle_queries: Whole
-    seed: Whole
-    steps: Whole
-    best_step: Whole
-    minutes: float
-    curve: list[dict[str, Any]]
+    weights_sha256: Digest
     created: str
     versions: dict[str, str]
-    weights_sha256: Digest
-    schema: Literal["shardgym.solver_card/1"] = "shardgym.solver_card/1"
+    minutes: Annotated[float, Field(ge=0)] | None = None
+    note: str = ""
+    features: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    tasks: TaskSummary | None = None
+    validation: TaskSummary | None = None
+    oracle: dict[str, Any] = Field(default_factory=dict)
+    oracle_queries: Whole = 0
+    seed: Whole = 0
+    steps: Whole = 0
+    best_step: Whole = 0
+    curve: list[dict[str, Any]] = Field(default_factory=list)
+    schema: Literal["shardgym.solver_card/2"] = "shardgym.solver_card/2"
 
 
-class Card(Protocol):
-    """What is written next to weights."""
-
-    @property
-    def weights_sha256(self) -> str:
-        """Of the file of weights."""
-
-    def to_json(self, indent: int | None = None) -> str:
-        """Return the card as a file has it."""
-
-
-def pack(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Return tensors as the bytes of a safetensors file; equal tensors give equal bytes."""
+def pack(network: nn.Module) -> bytes:
+    """Return weights as the bytes of a safetensors file; equal weights give equal bytes."""
+    tensors = network.state_dict()
     # Copies: layers that two networks share are written twice.
     copies = {name: tensors[name].detach().clone(memory_format=torch.contiguous_format) for name in sorted(tensors)}
-    data: bytes = save_tensors(copies, metadata)
+    data: bytes = save_tensors(copies)
     return data
 
 
-def unpack(data: bytes, path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; raises `InputError` when it is damaged."""
-    try:
-        tensors: dict[str, Tensor] = load_tensors(data)
-    except SafetensorError as error:
-        raise InputError(f"{path}: damaged or truncated ({' '.join(str(error).split())[:120]})") from None
-    return tensors
+def digest_of(network: nn.Module) -> str:
+    """Return the SHA-256 of the file of a network's weights."""
+    return hashlib.sha256(pack(network)).hexdigest()
 
 
-def unpack_metadata(data: bytes, path: Path) -> dict[str, str]:
-    """Return the text fields in the header of a safetensors file; raises `InputError` when there are none."""
-    try:
-        # 8 bytes of length, then JSON.
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return dict(header["__metadata__"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{path}: damaged or truncated, or another kind of file") from None
-
-
-def sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def save_network(folder: Path, network: nn.Module, card: Card) -> None:
+def save_network(folder: Path, network: nn.Module, card: SolverCard) -> None:
     """Write weights and card into a folder; of earlier ones there, the card goes first.
 
     So after a kill in between there is no card, and never a card beside the weights of another training.
     """
     make_folder(folder)
     (folder / CARD).unlink(missing_ok=True)
-    write_whole(folder / WEIGHTS, pack(network.state_dict()))
+    write_whole(folder / WEIGHTS, pack(network))
     write_whole(folder / CARD, card.to_json(indent=1) + "\n")
 
 
-def load_card(folder: str | Path, solver: str, architecture: Mapping[str, Any]) -> SolverCard:
-    """Read the card of a folder of weights.
-
-    Args:
-        folder: as `save_network` writes it.
-        solver: name of the solver that the weights must be of.
-        architecture: that they must have.
-
-    Raises:
-        InputError: there are no weights, or they are of another schema, solver or architecture.
-    """
-    if not str(folder):
-        raise InputError("weights is empty: give the folder of weights, or leave the setting out")
-    path = Path(folder)
-    if not (path / CARD).is_file():
-        raise InputError(
-            f"no weights of solver '{solver}' in {path}{_what_lacks(path)}: expected a folder that "
-            f"'shardgym fit {solver}' or save() wrote"
-        )
-    card = SolverCard.load(path / CARD)
-    if card.solver != solver:
-        raise InputError(f"{path / CARD}: weights of solver '{card.solver}', expected '{solver}'")
-    # Through JSON, which knows no tuples.
-    expected = json.loads(json.dumps(dict(architecture)))
-    for name in sorted({*card.architecture, *expected}):
-        if card.architecture.get(name) != expected.get(name):
-            raise InputError(
-                f"{path / CARD}: weights of another architecture: '{name}' is {card.architecture.get(name)}, expected "
-                f"{expected.get(name)}; fit again with 'shardgym fit {solver}'"
-            )
+def load_card(folder: str | Path, solver: str | None) -> SolverCard:
+    """Read the card of a folder of weights; raises `InputError` unless there is one, of this solver if named."""
+    path = Path(folder) / CARD
+    if not path.is_file():
+        how = f"'shardgym fit {solver}' or save()" if solver else "PolicySolver.save"
+        raise InputError(f"no weights in {folder}: expected a folder with {CARD} that {how} wrote")
+    card = SolverCard.load(path)
+    if solver is not None and card.solver != solver:
+        raise InputError(f"{path}: weights of solver '{card.solver}', expected '{solver}'")
     return card
 
 
-def _what_lacks(path: Path) -> str:
-    """Say why a folder has no card, as far as can be seen."""
-    if (path / WEIGHTS).is_file():
-        return f" ({WEIGHTS} without its {CARD}: writing was cut off)"
-    if any(path.glob("checkpoint.*")):
-        return " (a checkpoint alone: training has not ended; the same command with --resume continues it)"
-    inside = sorted(card.parent.name for card in path.glob(f"*/{CARD}"))
-    return f" (there are some in {', '.join(inside[:3])}: give one of these folders)" if inside else ""
-
-
-def load_network(folder: str | Path, card: Card, network: nn.Module) -> None:
-    """Read weights into a network of the card's architecture.
+def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> None:
+    """Read the weights of a card into a network.
 
     Raises:
         InputError: the file is damaged, is not the card's, or has other tensors than the network.
     """
     path = Path(folder) / WEIGHTS
     data = read_bytes(path)
-    if sha256_of(data) != card.weights_sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != card.weights_sha256:
         raise InputError(
-            f"{path}: damaged, or not the weights that {CARD} is about: its digest is {sha256_of(data)[:12]}, "
-            f"expected {card.weights_sha256[:12]}"
+            f"{path}: damaged, or not the weights that {CARD} is about: its digest is {digest[:12]}, expected "
+            f"{card.weights_sha256[:12]}"
         )
-    tensors = unpack(data, path)
-    expected = network.state_dict()
-    for name in sorted({*tensors, *expected}):
-        found = tuple(tensors[name].shape) if name in tensors else "missing"
-        wanted = tuple(expected[name].shape) if name in expected else "no such tensor"
-        if found != wanted:
-            raise InputError(f"{path}: weights of another architecture: '{name}' is {found}, expected {wanted}")
+    try:
+        tensors: dict[str, Tensor] = load_tensors(data)
+        network.load_state_dict(tensors)
+    except (SafetensorError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{path}: weights of another architecture, fit again: {why}") from None
     for name, value in tensors.items():
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: tensor '{name}' holds numbers that are not finite")
-    network.load_state_dict(tensors)
 
 
 class Shipped(NamedTuple):
@@ -226,28 +164,25 @@ class Shipped(NamedTuple):
     num_devices: tuple[int, int]
 
 
-def shipped_weights(solver: str, root: Path = SHIPPED) -> dict[str, Shipped]:
+def shipped_weights(solver: str) -> dict[str, Shipped]:
     """Return by name what ships for a solver: nothing where none does."""
     found: dict[str, list[Path]] = {}
-    for card in (root / solver).glob(f"*/seed-*/{CARD}"):
+    for card in (SHIPPED / solver).glob(f"*/seed-*/{CARD}"):
         found.setdefault(card.parent.parent.name, []).append(card.parent)
     shipped = {}
     for name in sorted(found):
         seeds = tuple(sorted(found[name], key=lambda folder: int(folder.name.removeprefix("seed-"))))
-        shipped[name] = Shipped(seeds, SolverCard.load(seeds[0] / CARD).tasks.num_devices)
+        tasks = SolverCard.load(seeds[0] / CARD).tasks
+        assert tasks is not None
+        shipped[name] = Shipped(seeds, tasks.num_devices)
     return shipped
 
 
 def choose_shipped(shipped: Mapping[str, Shipped], num_devices: int, seed: int) -> Path:
-    """Return the folder of the weights that serve a task.
+    """Return the folder of the weights that serve a task with so many devices.
 
     Those that were fitted on the nearest number of devices, compared by ratio; of equally near ones the first by
     name. Of their training seeds, number `seed` modulo how many there are.
-
-    Args:
-        shipped: at least one.
-        num_devices: of the task.
-        seed: given to `solve`.
     """
 
     def distance(name: str) -> tuple[float, str]:

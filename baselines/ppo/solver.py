@@ -19,7 +19,7 @@ from baselines.learning.training import Learner
 from baselines.ppo.episode import Episodes
 from baselines.ppo.game import MOST_SPLITS
 from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
-from baselines.ppo.set_network import WIDTH, SetNetwork
+from baselines.ppo.set_network import SetNetwork
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
 from shardgym.costs.additive import AdditiveCosts
@@ -97,7 +97,6 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
         episodes: that are played at once when solving; the cheapest plan by the oracle is taken.
     """
 
-    architecture: ClassVar[dict[str, Any]] = {"width": WIDTH}
     episodes: ClassVar[int] = 1
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
@@ -195,7 +194,6 @@ class PpoAny(SetPolicySolver):
     """
 
     name: ClassVar[str] = "ppo_any"
-    architecture: ClassVar[dict[str, Any]] = {"width": WIDTH, "every_kind": True}
     settings_type: ClassVar[type[Record]] = AnySettings
     default_steps: ClassVar[int] = 552
     episodes: ClassVar[int] = 16

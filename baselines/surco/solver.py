@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +13,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from baselines.learning.cost_learner import CostLearner, descend
-from baselines.learning.cost_network import HEAD_WIDTHS
-from baselines.learning.encoder import ENCODER_WIDTHS, quantized_tensor
+from baselines.learning.encoder import quantized_tensor
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import torch_generator
 from baselines.surco.assignment import cheapest_assignment
-from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork, assign, straight_through
+from baselines.surco.network import SurCoNetwork, assign, straight_through
 from shardgym.costs.base import CostModel
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
@@ -106,13 +105,6 @@ class SurCo(LearnedSolver[SurCoNetwork]):
         {"variant", "temperature", "zero_steps", "zero_learning_rate", "starts"}
     )
     default_steps: ClassVar[int] = 100
-    architecture: ClassVar[dict[str, Any]] = {
-        "table encoders": ENCODER_WIDTHS,
-        "cost heads": HEAD_WIDTHS,
-        "device code": DEVICE_CODE,
-        "surrogate costs": SCORE_WIDTHS,
-        "added to": "greedy rule",
-    }
     settings: SurCoSettings
 
     def build_network(self, scale: FeatureScale) -> SurCoNetwork:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
-from evaluation_toys import CountCost, ToySuite
 from pydantic.dataclasses import dataclass
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from baselines.learning.encoder import max_over_devices, mlp, sum_per_device
@@ -21,8 +18,6 @@ from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingErro
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
-from shardgym.evaluation import evaluate
-from shardgym.evaluation.result import RECORDS
 from shardgym.records import CONFIG, Record
 
 COST = make_cost("roofline")
@@ -67,7 +62,6 @@ class Toy(LearnedSolver[nn.Sequential]):
     """Puts every table on the device that a linear layer names."""
 
     name = "toy"
-    architecture = MappingProxyType({"layers": (len(FEATURES), 1)})
     settings_type = ToySettings
     default_steps = 6
 
@@ -83,8 +77,6 @@ class Toy(LearnedSolver[nn.Sequential]):
 
 
 class WiderToy(Toy):
-    architecture = MappingProxyType({"layers": (len(FEATURES), 2)})
-
     def build_network(self, scale):
         return mlp(len(FEATURES), 2)
 
@@ -186,32 +178,21 @@ def test_killed_and_resumed_training_gives_the_same_weights(toy_task, tmp_path, 
 def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tmp_path):
     with pytest.raises(TrainingError, match=r"^training stopped at step 4: loss is nan; .* holds the last good step"):
         Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2)
-    assert all(torch.isfinite(value).all() for value in load_file(tmp_path / CHECKPOINT).values())
+    kept = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert all(torch.isfinite(value).all() for value in kept["network"].values())
     with pytest.raises(TrainingError, match=r"^training stopped at step 4"):
         Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2, resume=True)
 
 
 def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_path):
     Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
-    with pytest.raises(InputError, match=r"checkpoint.safetensors exists: resume that training, or give another"):
+    with pytest.raises(InputError, match=r"checkpoint.pt exists: resume that training, or give another"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
-    with pytest.raises(InputError, match=r"a training with seed 0, this one has 1: give what it was started with"):
-        Toy().fit([toy_task], COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
-    with pytest.raises(InputError, match=r"a training with tasks.count 1, this one has 2: give what"):
-        Toy().fit([toy_task, toy_task, toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
+    with pytest.raises(InputError, match=r"a training with other tasks, seed: give what it was started with"):
+        Toy().fit([toy_task, toy_task, toy_task], COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"checkpoint.safetensors: damaged or truncated"):
+    with pytest.raises(InputError, match=r"checkpoint.pt: damaged, or no checkpoint of a solver's training"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
-
-
-def test_no_time_left_is_no_step(toy_task):
-    assert Toy().fit([toy_task], COST, minutes=1e-9, evaluate_every=100).card.steps <= 1
-
-
-def test_tensorboard_on_request(toy_task, tmp_path):
-    pytest.importorskip("tensorboard")
-    Toy().fit([toy_task], COST, steps=1, log_dir=tmp_path)
-    assert len(list(tmp_path.glob("events.*"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,18 +202,12 @@ def test_tensorboard_on_request(toy_task, tmp_path):
         ({"tasks": ["x"]}, r"^tasks\[0\]: expected a ShardingTask, got str 'x'"),
         ({"cost": "roofline"}, r"^cost: expected a CostModel, got str 'roofline'"),
         ({"cost": make_cost("simulator", role="judge")}, "^cost 'simulator' is a judge, which no solver may be fitted"),
-        ({"steps": 0}, "^steps 0 is not a whole number from 1 on$"),
         ({"resume": True}, "^resume needs checkpoint_dir"),
     ],
 )
 def test_wrong_arguments_of_fit_are_named(toy_task, arguments, message):
     with pytest.raises(InputError, match=message):
         Toy().fit(**{"tasks": [toy_task], "cost": COST} | arguments)
-
-
-def test_unknown_settings_are_named():
-    with pytest.raises(InputError, match=r"^solver 'toy': rate: Unexpected keyword argument"):
-        Toy(rate=1)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -249,13 +224,6 @@ def test_loaded_weights_make_the_same_plan(fitted, toy_task, tmp_path):
     assert card.oracle["name"] == "roofline"
     assert card.oracle_queries == 6 + len(card.curve)
     assert card.curve[0]["step"] == 0 < card.curve[-1]["step"] == 6
-
-
-def test_without_weights_the_command_that_makes_them_is_named(toy_task):
-    with pytest.raises(InputError, match=r"^no weights of solver 'toy' ship .*'shardgym fit toy --suite SUITE"):
-        Toy().solve(toy_task, COST)
-    with pytest.raises(InputError, match=r"^solver 'toy' has no weights to save: call fit"):
-        Toy().save("nowhere")
 
 
 def damage(folder, what):
@@ -275,8 +243,8 @@ def damage(folder, what):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("card", r"weights.safetensors without its card.json: writing was cut off"),
-        ("schema", r"card.json: .*shardgym.solver_card/1"),
+        ("card", r"no weights in .*toy: expected a folder with card.json that 'shardgym fit toy'"),
+        ("schema", r"card.json: .*shardgym.solver_card/2"),
         ("solver", r"card.json: weights of solver 'dreamshard', expected 'toy'$"),
         ("bytes", r"weights.safetensors: damaged, or not the weights that card.json is about"),
         ("missing", r"cannot read .*weights.safetensors: there is no such file"),
@@ -289,40 +257,8 @@ def test_damaged_weights_are_refused(fitted, tmp_path, what, message):
 
 
 def test_weights_of_another_architecture_are_refused(fitted, tmp_path):
-    folder = tmp_path / "toy"
-    with pytest.raises(InputError, match=r"another architecture: 'layers' is \[21, 1\], expected \[21, 2\]; fit again"):
-        WiderToy.load(folder)
-    save_file({"0.weight": torch.zeros(2, 21), "0.bias": torch.zeros(1)}, folder / WEIGHTS)
-    import hashlib
-
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    card = json.loads((folder / CARD).read_text()) | {"weights_sha256": digest}
-    (folder / CARD).write_text(json.dumps(card))
-    with pytest.raises(InputError, match=r"another architecture: '0.weight' is \(2, 21\), expected \(1, 21\)$"):
-        Toy.load(folder)
-
-
-def test_a_folder_without_weights_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"^no weights of solver 'toy' in .*nowhere: expected a folder that 'shardgym"):
-        Toy(weights=tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"^weights is empty: give the folder"):
-        Toy(weights="")
-
-
-def test_what_a_folder_without_weights_holds_is_said(toy_task, tmp_path):
-    Toy().fit([toy_task], COST, checkpoint_dir=tmp_path / "seed-0", steps=2)
-    with pytest.raises(InputError, match=r"\(a checkpoint alone: .* --resume continues it\): expected a folder"):
-        Toy(weights=tmp_path / "seed-0")
-    Toy().fit([toy_task], COST, steps=1).save(tmp_path / "seed-1")
-    with pytest.raises(InputError, match=r"\(there are some in seed-1: give one of these folders\): expected"):
-        Toy(weights=tmp_path)
-
-
-def test_every_evaluation_is_said(toy_task, caplog):
-    """So that a fit whose output goes into a file shows how far it is."""
-    with caplog.at_level("INFO", "shardgym"):
-        Toy().fit([toy_task], COST, steps=2, evaluate_every=1)
-    assert [record.message.split(":")[0] for record in caplog.records] == [f"step {n} of 2" for n in range(3)]
+    with pytest.raises(InputError, match=r"another architecture, fit again: .*size mismatch for 0.weight"):
+        WiderToy.load(tmp_path / "toy")
 
 
 def test_weights_for_the_nearest_number_of_devices_serve_a_task(tmp_path):
@@ -338,7 +274,7 @@ def test_weights_for_the_nearest_number_of_devices_serve_a_task(tmp_path):
 def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path, monkeypatch):
     for seed in (0, 1):
         Toy().fit([toy_task], COST, seed).save(tmp_path / "shipped" / "toy" / "toys-v1" / f"seed-{seed}")
-    monkeypatch.setattr("baselines.learning.solver.SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr("baselines.learning.weights.SHIPPED", tmp_path / "shipped")
     solver = Toy()
     assert solver.weights_digest is solver.training_time_s is None
     digests = set()
@@ -350,22 +286,19 @@ def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path
     solver.warm_up(toy_task, COST)
 
 
-@pytest.mark.parametrize("isolate", [True, False])
-def test_a_run_without_weights_ends_before_it_starts(toy_task, tmp_path, isolate):
-    with pytest.raises(InputError, match=r"^no weights of solver 'toy' ship .*'shardgym fit toy --suite SUITE --out"):
-        evaluate(ToySuite([toy_task]), [Toy], out=tmp_path, judge=CountCost(), oracle="roofline", isolate=isolate)
-    assert not (tmp_path / RECORDS).exists()
-
-
-def test_weights_that_ship_and_the_command_for_others_are_named(toy_task, tmp_path, monkeypatch):
-    Toy().fit([toy_task], COST, steps=1).save(tmp_path / "toy" / "toys-v1" / "seed-0")
-    monkeypatch.setattr("baselines.learning.solver.SHIPPED", tmp_path)
-    Toy(learning_rate=0.1).check_ready(COST)
-    message = (
-        r"learning_rate=0\.3 is a setting of training; the weights that ship \(toys-v1\) were trained with "
-        r"learning_rate=0\.1: leave it out, or run 'shardgym fit toy,learning_rate=0\.3 --suite SUITE --out FOLDER' and"
-    )
-    with pytest.raises(InputError, match=message):
+def test_settings_of_training_must_be_those_of_the_weights(toy_task, tmp_path, monkeypatch):
+    folder = tmp_path / "toy" / "toys-v1" / "seed-0"
+    Toy(learning_rate=0.2).fit([toy_task], COST, steps=1).save(folder)
+    Toy(weights=folder, learning_rate=0.2)
+    with pytest.raises(InputError, match=r"learning_rate=0\.3 is a setting of training; these weights were .*=0\.2"):
+        Toy(weights=folder, learning_rate=0.3)
+    with pytest.raises(InputError, match="training starts from random weights: leave out weights="):
+        Toy.load(folder).fit([toy_task], COST, steps=1)
+    with pytest.raises(InputError, match=r"^no weights of solver 'toy' ship .*'shardgym fit toy,learning_rate=0\.3 --"):
+        Toy(learning_rate=0.3).check_ready(COST)
+    monkeypatch.setattr("baselines.learning.weights.SHIPPED", tmp_path)
+    Toy(learning_rate=0.2).check_ready(COST)
+    with pytest.raises(InputError, match=r"the weights that ship \(toys-v1\) were trained with learning_rate=0\.2"):
         Toy(learning_rate=0.3).check_ready(COST)
 
 
@@ -373,16 +306,3 @@ def test_an_unlookedup_table_has_features():
     table = EmbeddingTable("unused", 10, 4, 0.0, reuse_histogram=(0.0,) * 17)
     task = ShardingTask((table,), Topology(num_devices=1, memory_bytes=1000), batch_size=4)
     assert np.isfinite(table_features(task)).all()
-
-
-def test_settings_of_training_must_be_those_of_the_weights(toy_task, tmp_path):
-    Toy(learning_rate=0.2).fit([toy_task], COST, steps=1).save(tmp_path)
-    Toy(weights=tmp_path, learning_rate=0.2)
-    with pytest.raises(InputError, match=r"learning_rate=0\.3 is a setting of training; these weights were .*=0\.2"):
-        Toy(weights=tmp_path, learning_rate=0.3)
-
-
-def test_given_weights_are_not_trained_further(toy_task, tmp_path):
-    Toy().fit([toy_task], COST, steps=1).save(tmp_path)
-    with pytest.raises(InputError, match="training starts from random weights: leave out weights="):
-        Toy.load(tmp_path).fit([toy_task], COST, steps=1)

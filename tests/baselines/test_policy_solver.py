@@ -13,9 +13,9 @@ from torch import nn
 
 import shardgym
 from baselines.learning.policy_scores import scores_of
-from baselines.learning.policy_solver import PolicyCard, PolicySolver
+from baselines.learning.policy_solver import PolicySolver
+from baselines.learning.weights import SolverCard
 from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
-from shardgym.cli import main
 from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.envs.wrappers import VectorFlatObservation
 from shardgym.evaluation.conformance import check_solver
@@ -177,73 +177,33 @@ def test_a_module_of_rllib():
     assert PolicySolver(Module(), TABLE, flat=names, max_devices=4, **TIMED).solve(task, COST) == expected
 
 
-@pytest.mark.slow
-def test_the_module_for_action_masks_of_rllib():
-    pytest.importorskip("ray.rllib")
-    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-    from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaskingTorchRLModule
-
-    task = load_suite("quick-v1")[9]
-    names = ("observations", "action_mask")
-    envs = gymnasium.make_vec(TABLE, 1, tasks=[task], cost=COST, max_devices=4, **TIMED)
-    flat = VectorFlatObservation(envs, *names)
-    module = RLModuleSpec(
-        module_class=ActionMaskingTorchRLModule,
-        observation_space=flat.single_observation_space,
-        action_space=flat.single_action_space,
-        model_config={"head_fcnet_hiddens": [16]},
-    ).build()
-    solver = PolicySolver(module, TABLE, samples=4, flat=names, max_devices=4, **TIMED)
-    solver.solve(task, COST).validate(task)
-
-
-def test_a_saved_policy_is_a_solver_of_the_command_line(tmp_path, monkeypatch, capsys):
+def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "trained", sys.modules[__name__])
     network = make_layers()
     solver = PolicySolver(network, TABLE, samples=4, flat=("obs", "mask"), max_devices=4, **TIMED)
     solver.save("policy", "trained:make_layers", training="not at all", training_time_s=12.5)
-    card = PolicyCard.load("policy/card.json")
-    assert (card.env_id, card.samples, card.flat, card.training) == (TABLE, 4, ("obs", "mask"), "not at all")
-    assert card.env_settings == {"max_devices": 4, **TIMED}
+    card = SolverCard.load("policy/card.json")
+    own = {"env_id": TABLE, "samples": 4, "flat": ["obs", "mask"]}
+    assert (card.note, card.settings) == ("not at all", {**own, "max_devices": 4, **TIMED})
     loaded = PolicySolver.load("policy")
     task = load_suite("quick-v1")[0]
     assert loaded.solve(task, COST) == solver.solve(task, COST)
     assert loaded.weights_digest == solver.weights_digest == card.weights_sha256
     assert loaded.training_time_s == 12.5
-    name = "baselines.learning.policy_solver:PolicySolver,folder=policy,samples=2"
-    assert main(["solve", "quick-v1/0", "--solver", name, "-o", "plan.json"]) == 0
-    capsys.readouterr()
+    report = check_solver(
+        "baselines.learning.policy_solver:PolicySolver", settings={"folder": str(tmp_path / "policy")}
+    )
+    assert report.ok, report.table()
 
     damaged = json.loads((tmp_path / "policy" / "card.json").read_text())
     (tmp_path / "policy" / "card.json").write_text(json.dumps(damaged | {"weights_sha256": "0" * 64}))
     with pytest.raises(InputError, match="damaged, or not the weights that card.json is about".replace(".", r"\.")):
         PolicySolver.load("policy")
-    with pytest.raises(InputError, match="no policy in nowhere"):
+    with pytest.raises(InputError, match="no weights in nowhere"):
         PolicySolver(folder="nowhere")
     with pytest.raises(InputError, match="folder says policy, environment and its arguments"):
         PolicySolver(folder="policy", env_id=TABLE)
-
-
-def make_lookahead():
-    return lookahead
-
-
-def test_a_policy_keeps_the_rules_of_solvers_and_stands_on_a_board(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "trained_policy.py").write_text(
-        "import numpy as np\n\ndef make():\n    def scores(seen):\n"
-        "        return -3 * seen['times'].reshape(len(seen['times']), -1, 2)[:, :, 1]\n    return scores\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    PolicySolver(lookahead, TABLE, samples=8, **TIMED).save("policy", "trained_policy:make")
-    solver = "baselines.learning.policy_solver:PolicySolver"
-    report = check_solver(solver, settings={"folder": str(tmp_path / "policy")})
-    assert report.ok, report.table()
-    run = ["run", "--suite", "tiny-v1", "--limit", "2", "--cost", "roofline", "--solver", "size_greedy"]
-    assert main([*run, "--solver", f"{solver},folder={tmp_path / 'policy'}", "--out", "results"]) == 0
-    assert main(["leaderboard", "results"]) == 0
-    assert "PolicySolver" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -252,9 +212,7 @@ def test_a_policy_keeps_the_rules_of_solvers_and_stands_on_a_board(tmp_path, mon
         ((lookahead, "ShardGym/Tables-v0"), {}, "unknown environment 'ShardGym/Tables-v0': did you mean"),
         ((), {}, "give a policy and its env_id, or folder= with what PolicySolver.save wrote"),
         ((None, TABLE), {}, "policy: expected one of stable-baselines3, TorchRL or RLlib, or a function"),
-        ((lookahead, TABLE, 0), {}, "samples 0 is not a whole number from 1 on"),
         ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: is set where a task is solved"),
-        ((lookahead, TABLE), {"plans": False}, "plans: is set where a task is solved"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, settings, message):

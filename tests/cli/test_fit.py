@@ -42,7 +42,7 @@ def test_fitted_weights_solve(here, capsys):
     solve = ["solve", "tiny-v1/0", "--solver", f"dreamshard,weights={folder}", "-o", "plan.json"]
     assert main(solve) == 0
     assert main([*FIT, "--steps", "2", "--seed", "1"]) == 2
-    assert "checkpoint.safetensors exists: resume that training" in capsys.readouterr().err
+    assert "checkpoint.pt exists: resume that training" in capsys.readouterr().err
     assert main([*FIT, "--steps", "2", "--seed", "1", "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["card"]["weights_sha256"] == card["weights_sha256"]
 
@@ -58,7 +58,7 @@ def test_a_class_of_ones_own_needs_no_options(here):
         (["dim_greedy", "--suite", "tiny-v1"], "solver 'dim_greedy' learns nothing: it has no fit(tasks, cost, seed)"),
         (["test_fit:Simple", "--suite", "tiny-v1", "--steps", "3"], "--steps: fit() of this solver takes no 'steps'"),
         (["dreamshard", "--suite", "published-v1"], "suite 'published-v1' is not drawn from the test half of a pool"),
-        (["dreamshard,weights=here", "--suite", "tiny-v1"], "no weights of solver 'dreamshard' in here"),
+        (["dreamshard,weights=here", "--suite", "tiny-v1"], "no weights in here: expected a folder with card.json"),
     ],
 )
 def test_bad_usage_is_one_line(arguments, message, capsys):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.records import parse_json, read_text
+from shardgym.files import read_text
+from shardgym.records import parse_json
 from shardgym.tables.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
 _NUMBERS = {"num_embeddings": int, "embedding_dim": int, "pooling_factor": float, "zipf_s": float, "zipf_q": float}

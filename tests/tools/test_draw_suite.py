@@ -77,3 +77,16 @@ def test_a_table_that_no_cut_makes_short_enough_binds(tool):
     assert tool.is_bound_by_a_table(task, oracle)
     more = [dataclasses.replace(narrow, name=f"narrow {n}") for n in range(2)]
     assert not tool.is_bound_by_a_table(dataclasses.replace(task, tables=(narrow, *more)), oracle)
+
+
+def test_digests_are_written_and_replaced_only_with_the_option(tool, tmp_path, monkeypatch, capsys):
+    shipped = tool.digests_path("tiny-v1").read_text()
+    monkeypatch.setattr(tool, "digests_path", lambda name: tmp_path / name)
+    assert tool.main(["digests", "tiny-v1"]) == 0
+    assert (tmp_path / "tiny-v1").read_text() == shipped
+    assert tool.main(["digests", "tiny-v1"]) == 0
+    assert "unchanged" in capsys.readouterr().out
+    (tmp_path / "tiny-v1").write_text("other\n")
+    assert tool.main(["digests", "tiny-v1"]) == 1
+    assert tool.main(["digests", "tiny-v1", "--replace"]) == 0
+    assert (tmp_path / "tiny-v1").read_text() == shipped

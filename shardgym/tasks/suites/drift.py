@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from shardgym.tables.table import EmbeddingTable, ZipfIds
-from shardgym.tasks.suites.sources import DrawnSource, random_stream
+from shardgym.tasks.suites.sources import DrawnSource, TaskSource, random_stream
 from shardgym.tasks.suites.spec import DriftTasks
 from shardgym.tasks.task import ShardingTask
 
@@ -19,7 +19,7 @@ _DIGITS = 6
 _SKEWS = (0.0, 3.0)
 
 
-class DriftSource:
+class DriftSource(TaskSource):
     """Ten steps, or as many as the spec says, of every task that is drawn: a task of the suite for each step.
 
     Tables of the first step are as drawn. Then, from step to step, each pooling factor is multiplied by a log-normal

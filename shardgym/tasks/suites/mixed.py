@@ -8,7 +8,7 @@ import functools
 from shardgym.errors import InputError
 from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.suites.sources import in_turns, random_stream
+from shardgym.tasks.suites.sources import GroupedSource
 from shardgym.tasks.suites.spec import MixedTasks
 from shardgym.tasks.task import ShardingTask, block_bytes
 from shardgym.tasks.topology import Topology
@@ -19,7 +19,7 @@ _MAX_DRAWS = 1_000
 _POWER = 3
 
 
-class MixedSource:
+class MixedSource(GroupedSource):
     """Tasks of mixed pools; the same spec gives the same tasks in every version of ShardGym.
 
     Every task draws a weight for each pool, and takes that share of its tables from it, none of them twice. Tables are
@@ -30,27 +30,16 @@ class MixedSource:
     """
 
     def __init__(self, spec: MixedTasks) -> None:
+        super().__init__(spec.seed, spec.groups)
         self._spec = spec
         self._topologies = [Topology.preset(group.topology, group.num_devices) for group in spec.groups]
-        self._order = in_turns([group.count for group in spec.groups])
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def group(self, index: int) -> str:
-        """Return the group that the spec names."""
-        return self._spec.groups[self._order[index][0]].name
 
     def build(self, index: int, name: str) -> ShardingTask:
-        """Draw the task.
-
-        Raises:
-            InputError: the pools have too few tables, or nothing drawn meets the limits.
-        """
+        """Draw the task."""
         spec = self._spec
-        number, turn = self._order[index]
+        number, _ = self._order[index]
         group = spec.groups[number]
-        draw = random_stream(spec.seed, number, group.draws[turn] if group.draws else turn).random
+        draw = self._stream(index)
         least, most = spec.total_bytes
         fewest, largest = spec.num_tables
         for _ in range(_MAX_DRAWS):

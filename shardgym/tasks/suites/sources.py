@@ -7,15 +7,23 @@ import functools
 import hashlib
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from shardgym.errors import InputError
 from shardgym.tables.pools import TablePool, load_pool
 from shardgym.tables.pools.load import load_model
 from shardgym.tables.table import EmbeddingTable, RowOrder, ZipfIds, scaled_table
-from shardgym.tasks.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks, SequenceTasks
+from shardgym.tasks.suites.spec import (
+    DrawnGroup,
+    DrawnTasks,
+    MixedGroup,
+    PublishedTasks,
+    SequenceGroup,
+    SequenceTasks,
+)
 from shardgym.tasks.task import ShardingTask, block_bytes
 from shardgym.tasks.topology import Topology
 
@@ -25,23 +33,51 @@ MAX_DRAWS = 100_000
 _PAGE_BYTES = 4096
 
 
-class TaskSource(Protocol):
+class TaskSource(ABC):
     """Builds the tasks of a suite one by one."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """Tasks in all."""
-        ...
 
+    @abstractmethod
     def group(self, index: int) -> str:
         """Name of the group of a task."""
-        ...
 
+    @abstractmethod
     def build(self, index: int, name: str) -> ShardingTask:
-        """Build a task and give it `name`."""
-        ...
+        """Build a task and give it `name`; raises `InputError` where nothing drawn meets the limits."""
 
 
-class DrawnSource:
+class GroupedSource(TaskSource):
+    """Tasks of groups that take turns; those with fewer tasks run out earlier. Each draws from a stream of its own."""
+
+    def __init__(self, seed: int, groups: Sequence[DrawnGroup | SequenceGroup | MixedGroup]) -> None:
+        self._groups = groups
+        self._seed = seed
+        turns = range(max(group.count for group in groups))
+        #: Numbers of the group and of the draw, by task.
+        self._order = [
+            (n, _draw(group, turn)) for turn in turns for n, group in enumerate(groups) if turn < group.count
+        ]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def group(self, index: int) -> str:
+        """Return the group that the spec names."""
+        return self._groups[self._order[index][0]].name
+
+    def _stream(self, index: int) -> Callable[[], float]:
+        return random_stream(self._seed, *self._order[index]).random
+
+
+def _draw(group: DrawnGroup | SequenceGroup | MixedGroup, turn: int) -> int:
+    draws = () if isinstance(group, SequenceGroup) else group.draws
+    return draws[turn] if draws else turn
+
+
+class DrawnSource(GroupedSource):
     """Tasks drawn at random from a pool; the same spec gives the same tasks in every version of ShardGym.
 
     The protocol is NeuroShard's (tools/gen_tasks.py there): draw the number of tables, then draw tables and widths
@@ -55,18 +91,11 @@ class DrawnSource:
     """
 
     def __init__(self, spec: DrawnTasks, path: Path) -> None:
+        super().__init__(spec.seed, spec.groups)
         self._spec = spec
         self._path = path
         self._topologies = [Topology.preset(g.topology, g.num_devices, g.memory_bytes) for g in spec.groups]
-        # Groups take turns; those with fewer tasks run out earlier. Entries are (number of the group, of the draw).
-        self._order = [
-            (number, spec.groups[number].draws[turn] if spec.groups[number].draws else turn)
-            for number, turn in in_turns([group.count for group in spec.groups])
-        ]
         self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
-
-    def __len__(self) -> int:
-        return len(self._order)
 
     @property
     def spec(self) -> DrawnTasks:
@@ -94,27 +123,18 @@ class DrawnSource:
         _ = source._pool  # loads the pool now, so that a wrong name is an error here
         return source
 
-    def group(self, index: int) -> str:
-        """Return the group that the spec names."""
-        return self._spec.groups[self._order[index][0]].name
-
     def build(self, index: int, name: str) -> ShardingTask:
-        """Draw the task.
-
-        Raises:
-            InputError: the pool is too small, or nothing drawn meets the size limits.
-        """
+        """Draw the task."""
         spec = self._spec
         group_number, _ = self._order[index]
         group = spec.groups[group_number]
         tables = tuple(self._table(position, dim, group) for position, dim in self._draw(index))
         topology = self._topologies[group_number]
+        total = sum(self._bytes(table, table.embedding_dim) for table in tables)
         if group.fullness is not None:
-            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
             shares = group.memory_shares or (1,) * group.num_devices
             topology = dataclasses.replace(topology, memory_bytes=_memory(group.fullness, shares, total))
         if group.host_fullness is not None:
-            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
             pages = math.ceil(total / group.host_fullness / topology.num_hosts / _PAGE_BYTES)
             topology = dataclasses.replace(topology, host_memory_bytes=pages * _PAGE_BYTES)
         return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
@@ -122,15 +142,13 @@ class DrawnSource:
     def _draw(self, index: int) -> list[tuple[int, int]]:
         """Draw the tables of a task, as positions in the half of the pool, each with its width."""
         spec = self._spec
-        group_number, draw_number = self._order[index]
-        group = spec.groups[group_number]
+        group = spec.groups[self._order[index][0]]
         if group.num_tables[1] > len(self._rows):
             raise InputError(
                 f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, "
                 f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
             )
-        rng = random_stream(spec.seed, group_number, draw_number)
-        draw = rng.random
+        draw = self._stream(index)
         count = group.num_tables[0] + int(draw() * (group.num_tables[1] - group.num_tables[0] + 1))
         num_dims = len(group.dims)
         # Sizes are compared before scaling, so that the scaled and the full-size suite draw the same.
@@ -201,13 +219,7 @@ class DrawnSource:
 
 
 def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[int, ...]:
-    """Return the bytes of every device, whole pages of them, that tables of so many bytes fill so far.
-
-    Args:
-        fullness: share of all memory that the tables take.
-        shares: of the devices, relative to each other.
-        total_bytes: of the tables.
-    """
+    """Return the bytes of every device, in whole pages, of which tables take a share; devices have shares, too."""
     pages = total_bytes / fullness / sum(shares) / _PAGE_BYTES
     return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
 
@@ -230,12 +242,7 @@ def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> 
     return items[:count]
 
 
-def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (number of the group, of the task in it) for groups of so many tasks that take turns."""
-    return [(group, turn) for turn in range(max(counts)) for group, count in enumerate(counts) if turn < count]
-
-
-class SequenceSource:
+class SequenceSource(GroupedSource):
     """Tasks of unpooled tables that are made up; the same spec gives the same tasks in every version of ShardGym.
 
     Args:
@@ -243,22 +250,14 @@ class SequenceSource:
     """
 
     def __init__(self, spec: SequenceTasks) -> None:
+        super().__init__(spec.seed, spec.groups)
         self._spec = spec
-        self._order = in_turns([group.count for group in spec.groups])
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def group(self, index: int) -> str:
-        """Return the group that the spec names."""
-        return self._spec.groups[self._order[index][0]].name
 
     def build(self, index: int, name: str) -> ShardingTask:
         """Draw the task."""
         spec = self._spec
-        number, turn = self._order[index]
-        group = spec.groups[number]
-        draw = random_stream(spec.seed, number, turn).random
+        group = spec.groups[self._order[index][0]]
+        draw = self._stream(index)
 
         def one_of(values: Sequence[Any]) -> Any:
             return values[int(draw() * len(values))]
@@ -278,7 +277,7 @@ class SequenceSource:
         return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
 
-class ListedSource:
+class ListedSource(TaskSource):
     """Tasks that exist already.
 
     Args:

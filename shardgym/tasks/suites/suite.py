@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
-from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import read_text
 from shardgym.tasks.suites.drift import DriftSource
@@ -79,13 +78,9 @@ class Suite(Sequence[ShardingTask]):
         Returns:
             Judge and oracle with their settings. A judge that the suite has no track for goes with the default
             oracle, "simulator" with the simulator's own judge.
-
-        Raises:
-            InputError: `judge` is no name.
         """
         if judge is None:
             return self.tracks[0]
-        check_instance("judge", judge, str, "the name of a cost model")
         for track in self.tracks:
             if track.judge.cost == judge:
                 return track
@@ -103,11 +98,17 @@ class Suite(Sequence[ShardingTask]):
 
         Raises:
             IndexError: no such task.
-            InputError: a task differs from the one that was published, or `index` is no number.
+            InputError: a task differs from the one that was published.
         """
         if isinstance(index, slice):
             return [self._task(i) for i in range(len(self))[index]]
-        return self._task(check_index(f"suite '{self.name}'", "task", index, len(self)))
+        return self._task(self._place(index))
+
+    def _place(self, index: int) -> int:
+        try:
+            return range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"suite '{self.name}' has {len(self)} tasks, there is no task {index}") from None
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:
@@ -123,7 +124,7 @@ class Suite(Sequence[ShardingTask]):
 
     def group(self, index: int) -> str:
         """Return the name of a task's group, e.g. "max_dim=16"; raises `IndexError`."""
-        return self.source.group(check_index(f"suite '{self.name}'", "task", index, len(self)))
+        return self.source.group(self._place(index))
 
     @property
     def groups(self) -> list[str]:
@@ -153,7 +154,7 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
         UnknownNameError: neither a known name nor a path; the closest names are in the message.
         InputError: no name or path, or the file cannot be read, has an unknown field or one out of range.
     """
-    text = check_name("suite", name_or_path)
+    text = str(name_or_path)
     if not text.endswith((".yaml", ".yml", ".json")):
         if text not in suite_names():
             raise UnknownNameError("suite", text, suite_names())
@@ -179,16 +180,17 @@ def _shipped(name: str, verify: bool) -> Suite:
 
 def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> Suite:
     source: TaskSource
-    if isinstance(spec.tasks, DrawnTasks):
-        source = DrawnSource(spec.tasks, path)
-    elif isinstance(spec.tasks, SequenceTasks):
-        source = SequenceSource(spec.tasks)
-    elif isinstance(spec.tasks, DriftTasks):
-        source = DriftSource(spec.tasks, path)
-    elif isinstance(spec.tasks, MixedTasks):
-        source = MixedSource(spec.tasks)
-    elif isinstance(spec.tasks, PublishedTasks):
-        source = ListedSource.of_models(spec.tasks)
-    else:
-        source = ListedSource.read(spec.tasks.tasks, path)
+    match spec.tasks:
+        case DrawnTasks():
+            source = DrawnSource(spec.tasks, path)
+        case SequenceTasks():
+            source = SequenceSource(spec.tasks)
+        case DriftTasks():
+            source = DriftSource(spec.tasks, path)
+        case MixedTasks():
+            source = MixedSource(spec.tasks)
+        case PublishedTasks():
+            source = ListedSource.of_models(spec.tasks)
+        case _:
+            source = ListedSource.read(spec.tasks.tasks, path)
     return Suite(path.stem, spec.description, spec.tracks(), source, digests, spec.solvers)

@@ -203,6 +203,6 @@ class _Episode:
         """Take one action in each of these rows."""
         of_all = np.zeros(len(self._game.earned), dtype=np.int64)
         of_all[rows] = actions
-        result = self._game.step(rows, of_all, of_all.tolist())
+        result = self._game.step(rows, of_all)
         if (end := result.ends.get(_EPISODE)) is not None:
             self.why_stuck = end.get("reason", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from columnwise import Clock, Network, Player, Trained, make_envs, run, sizes_of
+from columnwise import Clock, Network, Player, Trained, make_envs, run, sizes
 from torch import nn
 from torch.distributions import Categorical
 
@@ -24,7 +24,7 @@ LEARNING_RATE = 1e-3
 def train(seconds: float, seed: int) -> Trained:
     """Return a trained network; prints what complete plans cost over their references."""
     envs = make_envs(NUM_ENVS, "SameStep")
-    network = Network(sizes_of(envs))
+    network = Network(sizes())
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, eps=1e-5)
     player = Player(envs, network, seed)
     clock = Clock(seconds)

@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
@@ -27,7 +28,6 @@ import shardgym
 from baselines.learning.floor import compare_with_floor
 from baselines.learning.policy_solver import PolicySolver
 from baselines.ppo.set_network import SetNetwork
-from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
 
 ENV_ID = "ShardGym/ColumnWise-v0"
 SUITE = "dlrm4-v2"
@@ -75,23 +75,17 @@ class Clock:
         return max(0.0, 1 - self.seconds / self.limit_s)
 
 
-def native_envs(num_envs: int, autoreset_mode: str) -> VectorRelativeReward:
-    """Native environments that play tasks of the pool; a dead end costs more than a bad plan."""
-    envs = gymnasium.make_vec(
+def make_envs(num_envs: int, autoreset_mode: str, flat: tuple[str, str] | None = FLAT) -> VectorEnv:
+    """Native environments that play tasks of the pool; observations are an array of numbers, and the mask beside it."""
+    return gymnasium.make_vec(
         ENV_ID, num_envs=num_envs, autoreset_mode=autoreset_mode, suite=SUITE, pool="synthetic-2021", cost="simulator",
-        reward="dense", relative_penalty=-5.0, **PLAYED_WITH,
+        reward="relative", flat=flat, **PLAYED_WITH,
     )  # fmt: skip
-    return VectorRelativeReward(envs)
 
 
-def make_envs(num_envs: int, autoreset_mode: str) -> VectorFlatObservation:
-    """Native environments whose observations are an array of numbers, and the mask beside it."""
-    return VectorFlatObservation(native_envs(num_envs, autoreset_mode), *FLAT)
-
-
-def sizes_of(envs: VectorFlatObservation) -> dict[str, int]:
+def sizes() -> dict[str, int]:
     """Return how many numbers of a flat observation each entry has, in their order."""
-    space = envs.unwrapped.single_observation_space
+    space = make_envs(1, "SameStep", flat=None).single_observation_space
     assert isinstance(space, spaces.Dict)
     return {name: spaces.flatdim(part) for name, part in space.items() if name != "action_mask"}
 
@@ -100,7 +94,7 @@ class Network(nn.Module):
     """`SetNetwork` for flat observations: every device is scored by the same layers. Invalid actions never win.
 
     Args:
-        sizes: of `sizes_of`.
+        sizes: of `sizes`.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -149,7 +143,7 @@ class Player:
         seed: of the tasks.
     """
 
-    def __init__(self, envs: VectorFlatObservation, network: Network, seed: int | None) -> None:
+    def __init__(self, envs: VectorEnv, network: Network, seed: int | None) -> None:
         self._envs = envs
         self._network = network
         self._seen = _tensors(envs.reset(seed=seed)[0])

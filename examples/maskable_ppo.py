@@ -12,18 +12,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from columnwise import Clock, Trained, native_envs, run
+from columnwise import Clock, Trained, make_envs, run
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from baselines.ppo.policies import SetPolicy
-from shardgym.envs.sb3 import NativeVecEnv, RatioLog
+from shardgym.envs.sb3 import NativeVecEnv
 
 NUM_ENVS = 128
 
 
 class UntilTheEnd(BaseCallback):
-    """Stops when the time is over, and prints what complete plans cost over their references.
+    """Stops when the time is over, and prints returns, in reference costs.
 
     Args:
         clock: of the training.
@@ -37,20 +37,21 @@ class UntilTheEnd(BaseCallback):
         return self._clock.left > 0
 
     def _on_rollout_end(self) -> None:
-        ratio = self.logger.name_to_value.get("rollout/ratio_mean", float("nan"))
-        print(f"{self.num_timesteps:>8} steps: plans cost {ratio:.3f} of their references", flush=True)
+        earned = sum(episode["r"] for episode in self.model.ep_info_buffer) / max(1, len(self.model.ep_info_buffer))
+        print(f"{self.num_timesteps:>8} steps: mean return {earned:.3f}", flush=True)
 
 
 def train(seconds: float, seed: int) -> Trained:
     """Return a trained model. Episodes are short and end by themselves, so rewards are not discounted."""
     clock: Clock | None = None
+    envs = NativeVecEnv(make_envs(NUM_ENVS, "SameStep", flat=None))
     model = MaskablePPO(
-        SetPolicy, NativeVecEnv(native_envs(NUM_ENVS, "SameStep")), n_steps=64, batch_size=2048, n_epochs=3, gamma=1.0,
+        SetPolicy, envs, n_steps=64, batch_size=2048, n_epochs=3, gamma=1.0,
         gae_lambda=0.95, ent_coef=0.0005, learning_rate=lambda _: 1e-3 * (1.0 if clock is None else clock.left),
         seed=seed, device="cpu",
     )  # fmt: skip
     clock = Clock(seconds)
-    model.learn(sys.maxsize, callback=[RatioLog(), UntilTheEnd(clock)])
+    model.learn(sys.maxsize, callback=UntilTheEnd(clock))
     return Trained(model, model.num_timesteps, clock.seconds)
 
 

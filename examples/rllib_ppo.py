@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 import torch
-from columnwise import Clock, Network, Player, Rollout, Trained, make_envs, run, sizes_of
+from columnwise import Clock, Network, Player, Rollout, Trained, make_envs, run, sizes
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -123,7 +123,7 @@ def train(seconds: float, seed: int) -> Trained:
             grad_clip=0.5, train_batch_size_per_learner=NUM_ENVS * ROLLOUT, minibatch_size=2048, num_epochs=3,
         )
         .learners(learner_connector=lambda *_: ToBatch(), add_default_connectors_to_learner_pipeline=False)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=Module, model_config={"sizes": sizes_of(envs)}))
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=Module, model_config={"sizes": sizes()}))
         .debugging(seed=seed)
     )  # fmt: skip
     algorithm = config.build_algo()

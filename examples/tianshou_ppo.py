@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from columnwise import Clock, Network, Trained, make_envs, run, sizes_of
+from columnwise import Clock, Network, Trained, make_envs, run, sizes
 from gymnasium import spaces
 from tianshou.algorithm import PPO
 from tianshou.algorithm.algorithm_base import policy_within_training_step
@@ -107,7 +107,7 @@ def _tensors(obs: Mapping[str, Any]) -> dict[str, Tensor]:
 def train(seconds: float, seed: int) -> Trained:
     """Return a trained network; prints returns, in reference costs."""
     envs = NativeVectorEnv(NUM_ENVS)
-    network = Network(sizes_of(envs.envs))
+    network = Network(sizes())
     action_space = envs.envs.single_action_space
     assert isinstance(action_space, spaces.Discrete)
     policy = DiscreteActorPolicy(actor=Actor(network), action_space=action_space)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from columnwise import Clock, Network, Trained, make_envs, run, sizes_of
+from columnwise import Clock, Network, Trained, make_envs, run, sizes
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.collectors import Collector
@@ -65,7 +65,7 @@ def train(seconds: float, seed: int) -> Trained:
     envs = make_envs(NUM_ENVS, "Disabled")
     env = GymWrapper(envs, categorical_action_encoding=True)
     env.set_seed(seed)
-    network = Network(sizes_of(envs))
+    network = Network(sizes())
     policy = ProbabilisticActor(
         TensorDictModule(Valid(network), in_keys=["obs", "mask"], out_keys=["logits", "valid"]),
         in_keys={"logits": "logits", "mask": "valid"}, distribution_class=MaskedCategorical, return_log_prob=True,

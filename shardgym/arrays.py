@@ -31,11 +31,6 @@ class GrowingArrays:
         """Return all rows of an array; adding rows may leave this view behind."""
         return self._arrays[name][: self._count]
 
-    def keep(self, rows: Ints) -> None:
-        """Keep the rows of these numbers alone, in this order."""
-        self._arrays = {name: array[rows] for name, array in self._arrays.items()}
-        self._count = len(rows)
-
     def append(self, **rows: npt.NDArray[Any] | Sequence[Any]) -> int:
         """Add the same number of rows to every array, and return the number of the first."""
         first = self._count

@@ -295,8 +295,9 @@ def play(
 
 def _start(envs: TableWiseVectorEnv, tasks: Sequence[ShardingTask], tables: OrderedTables, task_of: Tensor) -> Bools:
     """Start an episode in every environment; return the valid actions, shape (N, D)."""
-    for number, task in enumerate(tasks):
-        order = tables.order[number, : task.num_tables].tolist()
-        ordered = replace(task, tables=tuple(task.tables[n] for n in order))
-        envs.reset(options={"task": ordered, "reset_mask": (task_of == number).numpy()})
+    orders = [tables.order[number, : task.num_tables].tolist() for number, task in enumerate(tasks)]
+    ordered = [
+        replace(task, tables=tuple(task.tables[n] for n in order)) for task, order in zip(tasks, orders, strict=True)
+    ]
+    envs.reset(options={"task": [ordered[number] for number in task_of.tolist()]})
     return envs.action_masks()

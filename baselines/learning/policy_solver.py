@@ -18,7 +18,6 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
 from shardgym.envs import ENV_IDS
 from shardgym.envs.vector_env import IDLE
-from shardgym.envs.wrappers import VectorFlatObservation
 from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
@@ -30,7 +29,7 @@ from shardgym.training.torch_ops import one_thread
 
 #: Arguments of environments that a solver sets itself.
 _OWN_ARGUMENTS = (
-    "suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "sampling", "reward", "plans", "render_mode",
+    "suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "reward", "plans", "render_mode",
 )  # fmt: skip
 
 
@@ -155,10 +154,10 @@ class PolicySolver:
         return cls(folder=folder)
 
     def _make_envs(self, task: ShardingTask, cost: CostModel) -> VectorEnv[Any, Any, Any]:
-        envs = gymnasium.make_vec(
-            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", **self._env_settings
-        )
-        return envs if self._flat is None else VectorFlatObservation(envs, *self._flat)
+        return gymnasium.make_vec(
+            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", flat=self._flat,
+            **self._env_settings,
+        )  # fmt: skip
 
     def _play(self, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> tuple[ShardingPlan | None, str]:
         """Return the best plan of the episodes, or None and why the last of them ended."""

@@ -110,7 +110,7 @@ class TaskGame:
     def take(self, moments: Moments, chosen: Ints) -> None:
         """Take a valid action in each of these episodes, shape (n,)."""
         self._actions[moments.episodes] = chosen
-        ends = self._game.step(moments.episodes, self._actions, self._actions.tolist()).ends
+        ends = self._game.step(moments.episodes, self._actions).ends
         for row, end in ends.items():
             self.step_ms[row] = quantized(end["cost_ms"])
             self.reason = self.reason or end.get("reason", "")

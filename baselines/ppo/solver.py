@@ -24,7 +24,6 @@ from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.envs.wrappers import VectorRelativeReward
 from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
@@ -262,14 +261,14 @@ class PpoLearner(Learner):
         self._settings = settings
         self._learning_rate = settings.learning_rate
         envs = gymnasium.make_vec(
-            "ShardGym/TableWise-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
-            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS["TableWise"],
+            "ShardGym/TableWise-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="relative",
+            penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS["TableWise"],
         )  # fmt: skip
         longest = max(task.num_tables for task in tasks)
         with _seeded(0):
             self._model = sb3_contrib.MaskablePPO(
                 SetPolicy,
-                NativeVecEnv(VectorRelativeReward(envs)),
+                NativeVecEnv(envs),
                 n_steps=longest,
                 batch_size=longest * settings.num_envs // settings.minibatches,
                 n_epochs=settings.epochs,

@@ -165,15 +165,6 @@ class NumberedShards(abc.ABC):
         """
         self._shared = {}
 
-    def forget_tasks(self) -> None:
-        """Forget all tasks, and keep the shards that tasks share with their numbers."""
-        assert self._shared is not None, "call share_shards() first"
-        self._tasks.clear()
-        self._number_of_task.clear()
-        self._number_of_shard.clear()
-        self._exchanges.keep(np.zeros(0, dtype=np.int64))
-        self._first_with_links.clear()
-
     def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
         """Return the loads of a shard; a cost whose exchanges take something else overrides it.
 

@@ -66,20 +66,14 @@ class AnyWiseEnv(PlacementEnv):
     **Info.** That of `ColumnWiseEnv`, and `rows`, those of the shard to place that a holder gets, and `holders`, their
     number (0 if none).
 
-    **Snapshots, Rendering.** As in `TableWiseEnv`. A device's number of shards counts those that it holds a part of.
+    **Copies, Rendering.** As in `TableWiseEnv`. A device's number of shards counts those that it holds a part of.
 
     Args:
-        suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
-        cost: name of a cost model, or the model itself (which is then not closed with the environment).
+        suite: as in `TableWiseEnv`.
+        cost: likewise.
         max_splits: halvings by columns in an episode at most. Cuts by rows and replicas make no more shards to place,
             so they have no limit.
-        max_table_splits: halvings of the shards of one table at most; None for no such limit.
-        others: keyword arguments of `TableWiseEnv`.
-
-    Raises:
-        InputError: arguments that are out of range or contradict each other, or times of a cost that is not additive.
-        UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
-            given.
+        others: keyword arguments of `TableWiseEnv`, with the same errors.
 
     Example:
         >>> env = gymnasium.make("ShardGym/AnyWise-v0", suite="quick-v1", reward="dense")
@@ -95,34 +89,13 @@ class AnyWiseEnv(PlacementEnv):
         cost: str | CostModel = "roofline",
         *,
         max_splits: int = 10,
-        max_table_splits: int | None = None,
         **others: Any,
     ) -> None:
-        if max_table_splits is not None:
-            check_int("max_table_splits", max_table_splits)
-        self._limits = SplitLimits(check_int("max_splits", max_splits), max_table_splits, every_kind=True)
+        self._limits = SplitLimits(check_int("max_splits", max_splits), every_kind=True)
         super().__init__(suite, cost, **others)
 
 
 class AnyWiseVectorEnv(PlacementVectorEnv):
-    """`AnyWiseEnv` many times, as arrays; what `make_vec("ShardGym/AnyWise-v0", num_envs=N)` makes.
-
-    Everything in the description of `TableWiseVectorEnv` applies.
-
-    Args:
-        num_envs: number of environments.
-        autoreset_mode: "NextStep", "SameStep", "Disabled", or a `gymnasium.vector.AutoresetMode`.
-        settings: keyword arguments of `AnyWiseEnv`.
-
-    Raises:
-        InputError: arguments that are out of range or contradict each other.
-        UnknownNameError: no such mode; or no such suite, pool, cost, order, observation or reward.
-
-    Example:
-        >>> envs = gymnasium.make_vec("ShardGym/AnyWise-v0", num_envs=8, suite="quick-v1")
-        >>> observations, infos = envs.reset(seed=0)
-        >>> observations["action_mask"].shape
-        (8, 7)
-    """
+    """`AnyWiseEnv` many times, as arrays; what `make_vec("ShardGym/AnyWise-v0", num_envs=N)` makes."""
 
     single_env = AnyWiseEnv

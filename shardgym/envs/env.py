@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import copy
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
-from shardgym.arguments import check_instance, check_int
-from shardgym.arrays import Bools
+from shardgym.arguments import check_int
+from shardgym.arrays import Bools, Ints
 from shardgym.costs.base import CostModel
-from shardgym.envs.game import EpisodeState, Game, Rules
+from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import OBSERVATIONS, Layout, Observation, observation_space
-from shardgym.envs.render import RENDER_MODES, check_render_mode, render
+from shardgym.envs.render import RENDER_MODES, render
 from shardgym.envs.scoring import cost_model
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.envs.tasks import TaskSampler
@@ -30,21 +29,8 @@ Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 _ROW = np.zeros(1, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A saved point of an episode, which can be restored any number of times and pickled.
-
-    Attributes:
-        made_with: the arguments of the environment that episodes depend on.
-        state: of the episode.
-    """
-
-    made_with: tuple[Any, ...]
-    state: EpisodeState
-
-
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see there."""
+    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see `TableWiseEnv`."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 
@@ -62,31 +48,35 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         cost_settings: dict[str, Any] | None = None,
         order: str = "size",
         observation: str = "compact",
+        flat: tuple[str, str] | None = None,
         reward: str = "terminal",
-        penalty: float = -1000.0,
-        relative_penalty: float | None = None,
-        sampling: str = "random",
+        penalty: float | None = None,
         max_devices: int | None = None,
         max_tables: int | None = None,
         plans: bool = True,
         render_mode: str | None = None,
-        **unknown: Any,
     ) -> None:
-        refuse_arguments(unknown, type(self), PlacementEnv)
-        self.render_mode = check_render_mode(render_mode)
-        check_instance("plans", plans, bool)
-        rules = Rules(order, reward, penalty, relative_penalty, self._limits, plans)
+        if render_mode not in (None, *RENDER_MODES):
+            raise UnknownNameError("render_mode", render_mode, RENDER_MODES)
         if observation not in OBSERVATIONS:
             raise UnknownNameError("observation", observation, OBSERVATIONS)
+        self.render_mode = render_mode
+        limits = self._limits
+        if penalty is None:
+            penalty = -5.0 if reward == "relative" else -1000.0
+        rules = Rules(order, reward, float(penalty), limits, plans)
         self._sampler = TaskSampler(
-            suite, tasks, pool, max_devices, max_tables, counts_tables=observation.startswith("full"),
-            pool_tasks=pool_tasks, sampling=sampling,
-        )  # fmt: skip
+            suite, tasks, pool, pool_tasks, max_devices, max_tables, counts_tables=observation.startswith("full")
+        )
         model, self._owns_cost = cost_model(cost, cost_settings)
-        max_splits = None if self._limits is None else self._limits.max_splits
-        timed = observation.endswith("timed")
-        every_kind = self._limits is not None and self._limits.every_kind
-        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables, timed, every_kind)
+        layout = Layout(
+            self._sampler.max_devices,
+            None if limits is None else limits.max_splits,
+            self._sampler.max_tables,
+            timed=observation.endswith("timed"),
+            every_kind=limits is not None and limits.every_kind,
+            flat=None if flat is None else (flat[0], flat[1]),
+        )
         self._game = Game(rules, model, layout)
         self._started = False
         self.observation_space: spaces.Dict = observation_space(layout)  # type: ignore[assignment]
@@ -101,22 +91,21 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             InputError: unknown options, or a task that is out of range or too large.
         """
         super().reset(seed=seed)
-        if seed is not None:
-            self._sampler.begin_anew()
-        reasons = self._game.start(_ROW, [self._sampler.pick(self.np_random, options)])
+        reasons = self._game.start(_ROW, [self._sampler.pick(self.np_random, options or {})])
         self._started = True
         return self._observe(), self._info() | ({"reason": reasons[0]} if reasons else {})
 
     def step(self, action: Any) -> Step:
-        """Put the shard on device `action`, or halve it; see the class for what ends the episode.
+        """Put the shard on device `action`, or cut it; see the class for what ends the episode.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no running episode.
+            InputError: the action is not a whole number.
         """
         self._require_episode()
         if self._game.ended[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended: call reset() first")
-        result = self._game.step(_ROW, np.array([action_number(action)]), [action])
+        result = self._game.step(_ROW, whole_numbers(action, ()))
         info = self._info() | result.ends.get(0, {})
         return self._observe(), float(result.rewards[0]), 0 in result.ends, False, info
 
@@ -125,35 +114,20 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         masks: Bools = self._game.masks()[0]
         return masks
 
-    def snapshot(self) -> Snapshot:
-        """Save the state of the episode for `restore`; that of the random generator is not saved.
-
-        Raises:
-            gymnasium.error.ResetNeeded: there is no episode.
-        """
-        self._require_episode()
-        return Snapshot(self._made_with, self._game.save(0))
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Restore a snapshot of this environment or of one made with the same arguments.
-
-        The observation of that point is not returned again.
-
-        Raises:
-            InputError: not a snapshot, or of an environment made with other arguments.
-        """
-        if not isinstance(snapshot, Snapshot):
-            raise InputError(f"expected what snapshot() returned, got {type(snapshot).__name__}")
-        if snapshot.made_with != self._made_with:
-            raise InputError("the snapshot is of an environment made with other arguments: use it there")
-        self._game.load(0, snapshot.state)
-        self._started = True
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the episode and the random generator; the copy shares tasks, their figures and the cost model."""
+        memo[id(self._sampler)] = self._sampler
+        copied = memo[id(self)] = copy.copy(self)
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        copied._owns_cost = False
+        return copied
 
     def render(self) -> Any:
         """Return the placement as text (str) or picture (uint8, shape (H, W, 3)), or None without render mode.
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
+            MissingDependencyError: pictures need Pillow, which is not installed.
         """
         if self.render_mode is None:
             return None
@@ -176,21 +150,6 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         """The cost model that rewards come from."""
         return self._game.cost
 
-    def reference_ms(self) -> float:
-        """Return the cost of the task by a simple rule, see `shardgym.envs.reference`.
-
-        Raises:
-            gymnasium.error.ResetNeeded: before the first reset.
-            InputError: the cost model has no time for it.
-        """
-        self._require_episode()
-        return float(self._game.scorer.references_ms(_ROW)[0])
-
-    @property
-    def _made_with(self) -> tuple[Any, ...]:
-        cost = self._game.cost
-        return type(self).__name__, self._game.rules, self._game.layout, cost.name, cost.version, cost.hardware
-
     def _require_episode(self) -> None:
         if not self._started:
             raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
@@ -202,33 +161,19 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return {name: values.item(0) for name, values in self._game.infos().items()}
 
 
-def refuse_arguments(unknown: Mapping[str, Any], *envs: type[PlacementEnv]) -> None:
-    """Raise `UnknownNameError` for an argument that an environment does not take.
-
-    Args:
-        unknown: arguments by name that are left.
-        envs: the class of the environment, and others that it passes arguments on to.
-    """
-    parameters = [p for env in envs for p in inspect.signature(env).parameters.values()]
-    for name in unknown:
-        known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
-        raise UnknownNameError(f"argument of {envs[0].__name__}", name, known)
-
-
-def action_number(action: Any) -> int:
-    """Return an action as an `int`; -1, which is never valid, if it is not a whole number or too large for an array."""
-    try:
-        number = operator.index(action)
-    except TypeError:
-        return -1
-    return number if abs(number) < 2**62 else -1
+def whole_numbers(actions: Any, shape: tuple[int, ...]) -> Ints:
+    """Return actions as an array of shape (N,); raises `InputError` unless they are whole numbers of this shape."""
+    given: npt.NDArray[Any] = np.asarray(actions)
+    if given.shape != shape or given.dtype.kind not in "iu":
+        raise InputError(f"actions: expected whole numbers of shape {shape}, got {given.dtype} of shape {given.shape}")
+    return given.astype(np.int64).reshape(-1)
 
 
 class TableWiseEnv(PlacementEnv):
     """Place the tables of a task whole, one after another; registered as `ShardGym/TableWise-v0`.
 
-    **Episode.** `reset` draws a task uniformly (see `sampling`), or takes the one given by `options={"task_index": i}`
-    or `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many
+    **Episode.** `reset` draws a task uniformly, or takes the one given by `options={"task_index": i}` or
+    `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many
     steps as the task has tables.
 
     **Action.** The number of the device that gets the table. `action_space` is `Discrete(max_devices)`, the largest
@@ -265,14 +210,17 @@ class TableWiseEnv(PlacementEnv):
     - `membership`, int8 (N D,): `reshape(N, D)` has a 1 where a table is on a device.
 
     observation="full_timed" adds all of these. The names of the features are in `shardgym.envs.features`.
-    `action_masks()` returns the mask as booleans.
+    `action_masks()` returns the mask as booleans. With `flat=("obs", "mask")` an observation is two arrays under these
+    names: all numbers, float32, in the order of `observation_space` without it, and the mask.
 
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
     giving up never pays. With reward="terminal" it is earned at the end and earlier steps earn 0. With reward="dense"
-    every step earns minus the increase of the cost of the placed tables, and the last step the rest, penalties
-    included, so that both kinds of reward have the same return up to rounding. Placed tables are scored as if the task
-    had no others, incrementally by costs that are additive ("simulator", "roofline"), by other cost models as a task of
-    its own (so "fbgemm" measures every step).
+    every step earns minus the increase of the cost of the placed tables, as if the task had no others, and the last
+    step the rest, penalties included, so that both kinds of reward have the same return up to rounding. The cost must
+    be additive ("simulator", "roofline"). With reward="relative" rewards are divided by the task's reference cost, what
+    a simple rule makes of it (see `shardgym.envs.reference`), so that tasks of all sizes count alike: a plan as good
+    as the rule's earns -1. They are dense where the cost is additive; of other costs ("fbgemm") they are terminal, and
+    references are those of "roofline".
 
     **End.** `terminated` is set, and `info["outcome"]` says why:
 
@@ -281,21 +229,21 @@ class TableWiseEnv(PlacementEnv):
     - "no_device_fits": no device has room for the table that came up. The episode earns `penalty`. If this is the first
       table, `reset` gives the reason in `info["reason"]` and the mask allows all devices of the task, as agents need
       some valid action; the first step ends the episode whatever the action.
-    - "no_cost": the plan is infeasible or could not be measured. The episode earns `penalty`. Dense rewards notice
-      before the plan is complete.
+    - "no_cost": the plan is infeasible or could not be measured. The episode earns `penalty`.
 
     Episodes are never truncated.
 
     **Info.** Always: `task_index` (-1 for a task given by option), `task_hash`, `task` (its name), `table` (name of
     the table to place, "" if none), `placed`. At the end also `outcome`; `is_success`, 1.0 if complete, else 0.0;
     `cost_ms`, the plan's cost, infinite unless complete; and `reason`, one line, unless complete. A complete plan adds
-    `plan` (`ShardingPlan`) and `cost` (`PlanCost`), unless plans=False. Info is deterministic if the cost is.
+    `plan` (`ShardingPlan`) and `cost` (`PlanCost`), unless plans=False. With reward="relative" there are also
+    `reference_ms`, and at the end `ratio`, `cost_ms` over it. Info is deterministic if the cost is.
 
-    **Snapshots.** `env.unwrapped.snapshot()` saves the state of an episode and `restore(snapshot)` returns to it,
-    cheaply enough for tree search. Environments and snapshots can be pickled if the cost model can.
+    **Copies.** `copy.deepcopy(env)` goes on from the same point, with the same cost model. Environments can be pickled
+    if the cost model can.
 
-    **Rendering.** Devices with compute, communication and memory of the placed tables, the slowest one marked. The
-    times are the cost model's, so a measured cost is measured for every frame.
+    **Rendering.** Devices with compute, communication and memory of the placed tables, the slowest one marked; of costs
+    that are not additive times are there at the end.
 
     Args:
         suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
@@ -306,15 +254,12 @@ class TableWiseEnv(PlacementEnv):
         pool_tasks: how many different ones; 4,096 when not given. Each is drawn and prepared once, which takes longer
             than to play it, and kept.
         cost_settings: keyword arguments for a cost model given by name.
-        order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
-            them.
+        order: "size" or "lookup" (columns times pooling factor), descending, ties as the task lists them; or "task".
         observation: "compact", "full", "timed" or "full_timed".
-        reward: "terminal" or "dense".
-        penalty: return of an episode that ends without a cost, in ms; negative and finite.
-        relative_penalty: the same in reference costs of the task (see `RelativeReward`), instead of `penalty`. A
-            complete plan earns about -1 of them when it is as good as a simple rule's.
-        sampling: "random", or "cycle" to play the tasks in order, over and over, from the first after a `reset` with a
-            seed, for evaluation.
+        flat: names of numbers and mask where observations are to be two arrays, such as ("obs", "mask").
+        reward: "terminal", "dense" or "relative".
+        penalty: return of an episode that ends without a cost, negative and finite: in ms, by default -1000; in
+            reference costs where rewards are relative, by default -5.
         max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
         max_tables: likewise, for full observations.
         plans: whether infos of complete episodes hold `plan` and `cost`. Training needs neither, and is faster without:
@@ -322,8 +267,9 @@ class TableWiseEnv(PlacementEnv):
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:
-        InputError: arguments that are out of range or contradict each other, or times of a cost that is not additive.
-        UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
+        InputError: arguments that are out of range or contradict each other, or a cost that is not additive where
+            that is needed.
+        UnknownNameError: no such suite, pool, cost, order, observation, reward or render mode; the closest names are
             given.
 
     Example:
@@ -353,8 +299,8 @@ class ColumnWiseEnv(PlacementEnv):
       first waiting shard that does not precede them by `order`. So the queue stays sorted, and with order="task" the
       halves come up at once.
 
-    A shard can be halved if its columns are divisible by 8 (four columns are the unit of a cut), fewer than
-    `max_splits` shards were halved in the episode, and fewer than `max_table_splits` of its table.
+    A shard can be halved if its columns are divisible by 8 (four columns are the unit of a cut) and fewer than
+    `max_splits` shards were halved in the episode.
 
     **Episode.** `reset` draws a task, as in `TableWiseEnv`. Each table takes one step and each halving two more, so
     there are at most `tables + 2 * max_splits` steps.
@@ -375,19 +321,13 @@ class ColumnWiseEnv(PlacementEnv):
     **Info.** That of `TableWiseEnv`, where `table` names the table of the shard to place and `placed` counts shards;
     and `width`, columns of the shard to place (0 if none), and `splits`, halvings so far.
 
-    **Snapshots, Rendering.** As in `TableWiseEnv`.
+    **Copies, Rendering.** As in `TableWiseEnv`.
 
     Args:
-        suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
-        cost: name of a cost model, or the model itself (which is then not closed with the environment).
+        suite: as in `TableWiseEnv`.
+        cost: likewise.
         max_splits: halvings in an episode at most; by default the published depth of NeuroShard's search over splits.
-        max_table_splits: halvings of the shards of one table at most; None for no such limit.
-        others: keyword arguments of `TableWiseEnv`.
-
-    Raises:
-        InputError: arguments that are out of range or contradict each other, or times of a cost that is not additive.
-        UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
-            given.
+        others: keyword arguments of `TableWiseEnv`, with the same errors.
 
     Example:
         >>> env = gymnasium.make("ShardGym/ColumnWise-v0", suite="quick-v1", max_splits=4, reward="dense")
@@ -403,10 +343,7 @@ class ColumnWiseEnv(PlacementEnv):
         cost: str | CostModel = "roofline",
         *,
         max_splits: int = 10,
-        max_table_splits: int | None = None,
         **others: Any,
     ) -> None:
-        if max_table_splits is not None:
-            check_int("max_table_splits", max_table_splits)
-        self._limits = SplitLimits(check_int("max_splits", max_splits), max_table_splits)
+        self._limits = SplitLimits(check_int("max_splits", max_splits))
         super().__init__(suite, cost, **others)

@@ -84,37 +84,10 @@ class KindRules:
         shards = p.next[rows]
         self._decided[rows, p.catalog.shard["position"][shards]] = p.catalog.kind["holders"][shards]
 
-    def load(self, row: int) -> None:
-        """Restore what the shards of a restored placement have decided."""
-        self._make_room()
-        p = self._placements
-        shards = p.shards[row, : p.count[row]]
-        holders = p.catalog.kind["holders"][shards]
-        decided = np.where((p.devices[row, : len(shards)] >= 0) | (holders > 1), holders, 0)
-        positions = p.catalog.shard["position"][shards]
-        self._pieces[row] = np.bincount(positions, minlength=self._pieces.shape[1])
-        self._decided[row] = 0
-        np.maximum.at(self._decided[row], positions, decided)
-
     def copy(self, row: int, rows: Ints) -> None:
         """Make other episodes copies of one."""
         self._pieces[rows] = self._pieces[row]
         self._decided[rows] = self._decided[row]
-
-    def holders(self, row: int) -> tuple[int, int]:
-        """Return how many holders shards of the next table have by now, 0 if that is open, and those of the next."""
-        p = self._placements
-        shard = p.next[row]
-        decided = self._decided[row, p.catalog.shard["position"][shard]]
-        return int(decided), int(p.catalog.kind["holders"][shard])
-
-    def runs_are_used_up(self, row: int) -> bool:
-        """Say whether the next table has more shards than there are runs of devices to cut their rows over."""
-        p = self._placements
-        shard = p.next[row]
-        wanted = p.catalog.kind["holders"][p.catalog.kind["by_rows"][shard]]
-        pieces = self._pieces[row, p.catalog.shard["position"][shard]]
-        return bool(pieces > p.catalog.task["num_devices"][p.task[row]] // wanted)
 
     def parts(self, shards: Ints, first: Ints) -> Ints:
         """Return numbers of the shards that stand for what each device holds of shards, shape (n, D).

@@ -42,6 +42,7 @@ class Layout:
         max_tables: tables of a task at most; None where observations do not list all tables.
         timed: whether observations have predicted times.
         every_kind: whether shards may be cut by rows, and tables replicated.
+        flat: names of all numbers and of the mask, where observations are these two arrays.
     """
 
     max_devices: int
@@ -49,6 +50,7 @@ class Layout:
     max_tables: int | None = None
     timed: bool = False
     every_kind: bool = False
+    flat: tuple[str, str] | None = None
 
     @property
     def actions(self) -> int:
@@ -97,7 +99,10 @@ def observation_space(layout: Layout) -> spaces.Dict:
         entries["times"] = spaces.Box(0.0, layout.most_even_shares, (times,), np.float32)
     entries |= {name: spaces.Box(0.0, 1.0, (size,), np.float32) for name, size in shares.items()}
     entries |= {name: spaces.Box(0, 1, (size,), np.int8) for name, size in flags.items()}
-    return spaces.Dict(entries)
+    if layout.flat is None:
+        return spaces.Dict(entries)
+    mask = entries.pop("action_mask")
+    return spaces.Dict({layout.flat[0]: spaces.flatten_space(spaces.Dict(entries)), layout.flat[1]: mask})
 
 
 def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: Floats | None = None) -> Observation:
@@ -135,7 +140,12 @@ def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: F
         observation["times"] = times.astype(np.float32).reshape(len(next_shard), -1)
     if layout.max_tables is not None:
         observation |= _every_shard(placements, layout)
-    return observation
+    if layout.flat is None:
+        return observation
+    mask = observation.pop("action_mask")
+    # `spaces.Dict` sorts names.
+    numbers = np.concatenate([observation[name] for name in sorted(observation)], axis=1, dtype=np.float32)
+    return {layout.flat[0]: numbers, layout.flat[1]: mask}
 
 
 def _devices(placements: Placements) -> Float32s:

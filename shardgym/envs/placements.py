@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.features import BYTES, FREE_BYTES, SHARDS
 from shardgym.envs.kind_rules import KindRules, num_cuts
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 
-#: Attributes that a saved placement consists of; the others are derived from them.
-_SAVED = ("shards", "starts", "devices", "placed", "loads", "left", "scale")
+#: Arrays of what an episode is in, by row.
+_OF_EPISODES = (
+    "shards", "starts", "devices", "placed", "loads", "left", "scale", "task", "splits", "next", "capacity", "active",
+    "allowed",
+)  # fmt: skip
 
 
 class Placements:
@@ -160,8 +160,6 @@ class Placements:
             can_halve = self.allowed[:, self._max_devices]
             np.less(self.splits, self._limits.max_splits, out=can_halve)
             can_halve &= shard["halvable"][self.next]
-            if self._limits.max_table_splits is not None:
-                can_halve &= self._table_splits() < self._limits.max_table_splits
             if self.kinds is not None:
                 self.kinds.limit(room)
         self.allowed &= self.active[:, None]
@@ -174,54 +172,13 @@ class Placements:
             # The running differences of floating-point sums need not end at exactly 0.
             self.left[row, :FREE_BYTES] = 0.0
 
-    def save(self, row: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the placement of an episode; `load` also takes it where the catalog numbers shards differently."""
-        saved = {name: getattr(self, name)[row].copy() for name in _SAVED}
-        saved["shards"] -= self.catalog.task["first"][self.task[row]]
-        return saved
-
-    def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]], *, active: bool) -> None:
-        """Restore a saved placement, whose task has this number in the catalog now; then `update`."""
-        count = int(saved["scale"][SHARDS])
-        self._make_room(count)
-        for name in ("placed", "loads", "left", "scale"):
-            getattr(self, name)[row] = saved[name]
-        self.task[row] = task
-        self.splits[row] = count - self.catalog.task["tables"][task]
-        self.active[row] = active
-        self.capacity[row] = self.catalog.task["capacity"][task]
-        self.shards[row] = NOTHING
-        self.shards[row, :count] = saved["shards"][:count] + self.catalog.task["first"][task]
-        self.starts[row, :count] = saved["starts"][:count]
-        self.devices[row] = -1
-        self.devices[row, :count] = saved["devices"][:count]
-        if self.kinds is not None:
-            self.kinds.load(row)
-
     def copy(self, row: int, rows: Ints) -> None:
         """Make other episodes copies of one."""
-        for name in (*_SAVED, "task", "splits", "next", "capacity", "active", "allowed"):
+        for name in _OF_EPISODES:
             array = getattr(self, name)
             array[rows] = array[row]
         if self.kinds is not None:
             self.kinds.copy(row, rows)
-
-    def renumber(self, tasks: Ints, shards: Ints) -> None:
-        """Follow the catalog, whose tasks and shards have new numbers.
-
-        Args:
-            tasks: new numbers, by the former ones.
-            shards: likewise.
-        """
-        self.task = tasks[self.task]
-        self.shards = shards[self.shards]
-        self.next = shards[self.next]
-
-    def _table_splits(self) -> Ints:
-        """Return how often the tables of the next shards were halved so far, shape (N,)."""
-        position = self.catalog.shard["position"]
-        of_table = position[self.shards] == position[self.next][:, None]
-        return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
 
     def _make_room(self, shards: int) -> None:
         """Widen the queues to hold so many shards, all halvings that may follow, and the final `NOTHING`."""

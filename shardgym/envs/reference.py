@@ -12,38 +12,31 @@ are loose by different factors on different tasks: a return near -1 would not me
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.ties import quantized
 from shardgym.errors import InputError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import COLUMN_UNIT, Shard
+from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.tasks.task import ShardingTask
 
 #: Tasks that are priced at once: arrays of more would take hundreds of MB.
 _AT_ONCE = 1024
 
 
-def references_ms(cost: CostModel, costs: AdditiveCosts | None, tasks: Sequence[ShardingTask]) -> Floats:
+def references_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
     """Return the reference costs of tasks in ms, shape (n,).
 
-    An additive cost prices all of them in a few calls. Of others every plan is evaluated, and a shard takes as long
-    alone as it has columns times pooling factor.
-
     Args:
-        cost: the cost model.
-        costs: of `cost.additive()`; None where it is not additive.
+        costs: price them, in a few calls.
         tasks: any number.
 
     Raises:
-        InputError: the cost model has no time for the plan of a task.
+        InputError: a table has a width that no kernel takes.
     """
     for task in tasks:
         odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
@@ -52,8 +45,6 @@ def references_ms(cost: CostModel, costs: AdditiveCosts | None, tasks: Sequence[
                 f"task '{task.name}' has no reference cost: table '{odd.name}' has {odd.embedding_dim} columns, and "
                 f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
             )
-    if costs is None:
-        return np.array([_evaluated_ms(cost, task) for task in tasks])
     found = np.zeros(len(tasks))
     num_devices = np.array([task.num_devices for task in tasks])
     for count in np.unique(num_devices).tolist():
@@ -151,30 +142,3 @@ def _numbers(costs: AdditiveCosts, task: ShardingTask, widths: Sequence[tuple[st
     """Return the numbers of shards with all rows, given by table and columns."""
     keys = [ShardKey(name, task.table(name).num_embeddings, width) for name, width in widths]
     return costs.encode_keys(task, keys)
-
-
-def _evaluated_ms(cost: CostModel, task: ShardingTask) -> float:
-    """Return the reference of a task by a cost that scores whole plans only."""
-    work = [table.embedding_dim * table.pooling_factor for table in task.tables]
-    share = sum(work) / task.num_devices
-    whole: list[Shard] = []
-    cut: list[Shard] = []
-    for table, amount in zip(task.tables, work, strict=True):
-        whole.append(Shard.whole(table, 0))
-        width = table.embedding_dim
-        while amount * width > share * table.embedding_dim and width % (2 * COLUMN_UNIT) == 0:
-            width //= 2
-        starts = range(0, table.embedding_dim, width)
-        cut += [Shard(table.name, (0, table.num_embeddings), (start, start + width), (0,)) for start in starts]
-    roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
-    plans = []
-    for shards in (whole, cut) if len(cut) > len(whole) else (whole,):
-        amounts = [task.table(shard.table).pooling_factor * shard.num_columns for shard in shards]
-        [devices] = longest_first(np.array([amounts]), task.num_devices)
-        held = zip(shards, devices.tolist(), strict=True)
-        plans.append(ShardingPlan.of(roomy, [dataclasses.replace(shard, devices=(on,)) for shard, on in held]))
-    answers = cost.evaluate(roomy, plans)
-    found = [answer.total_ms for answer in answers if answer.feasible]
-    if not found:
-        raise InputError(f"task '{task.name}' has no reference cost: {answers[0].reason}")
-    return min(found)

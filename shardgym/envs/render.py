@@ -7,16 +7,17 @@ top are its time in ms (left), and the shards placed and in total (right).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
+from shardgym.arrays import Floats
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.costs.rendering import bar
-from shardgym.envs.figures import DeviceFigures, Shown, shown
 from shardgym.envs.game import Game
-from shardgym.errors import InputError, import_extra
+from shardgym.errors import import_extra
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -35,37 +36,55 @@ _BAR = 20
 _FONT_PX = 18
 
 
-class RenderModeError(InputError, TypeError):
-    """An unknown render mode. Also a `TypeError`, on which Gymnasium's makers try again without a render mode."""
+class Devices(NamedTuple):
+    """What is shown of the devices of an episode; times are those of the complete plan, or of what is placed so far."""
 
+    #: Compute and communication, forward and backward, shape (D, 2); None where the cost model has no times.
+    times_ms: Floats | None
+    #: Bytes, columns, columns times pooling factor and number of shards, shape (D, 4).
+    loads: Floats
+    #: Bytes of memory, shape (D,).
+    capacity: Floats
+    #: The device that sets the cost, in a tie the one that computes longest; None if nothing is placed or timed.
+    slowest: int | None
 
-def check_render_mode(mode: str | None) -> str | None:
-    """Return a mode of rendering.
-
-    Raises:
-        RenderModeError: it is unknown.
-        MissingDependencyError: pictures need Pillow, which is not installed.
-    """
-    if mode is not None and mode not in RENDER_MODES:
-        expected = " or ".join(repr(known) for known in (None, *RENDER_MODES))
-        raise RenderModeError(f"unknown render_mode '{mode}': expected {expected}")
-    if mode == "rgb_array":
-        import_extra("PIL.ImageDraw", "pictures of environments")
-    return mode
+    @property
+    def slowest_ms(self) -> float:
+        """The slowest device's time; 0 where there are no times."""
+        return 0.0 if self.times_ms is None else float(self.times_ms.sum(axis=1).max())
 
 
 def render(game: Game, row: int, mode: str) -> Any:
     """Return an episode as text (str, mode "ansi") or as a picture (uint8, shape (360, W, 3), mode "rgb_array").
 
     The width of pictures is even and depends on the largest number of devices alone, so that all have one size.
+
+    Raises:
+        MissingDependencyError: pictures need Pillow, which is not installed.
     """
-    what = shown(game, row)
-    return _text(what) if mode == "ansi" else _picture(what, game.layout.max_devices)
+    return _text(game, row) if mode == "ansi" else _picture(game, row)
 
 
-def _text(what: Shown) -> str:
+def _devices(game: Game, row: int) -> Devices:
+    p = game.placements
+    num_devices = game.catalog.tasks[p.task[row]].num_devices
+    loads, capacity = p.loads[row, :num_devices], p.capacity[row, :num_devices]
+    cost = game.cost_of[row]
+    phases = game.scorer.per_device(row) if cost is None else cost.per_device
+    if phases is None or not np.isfinite(phases).all():
+        return Devices(None, loads, capacity, None)
+    total = phases.sum(axis=1)
+    compute = phases[:, COMPUTE_COLUMNS].sum(axis=1)
+    # Waiting counts as communication, so devices often tie but for rounding.
+    slowest = int(np.where(np.isclose(total, total.max(), rtol=1e-9), compute, -1.0).argmax())
+    times = np.stack([compute, total - compute], axis=1)
+    return Devices(times, loads, capacity, slowest if p.placed[row] else None)
+
+
+def _text(game: Game, row: int) -> str:
     """Return a table of devices with the slowest one marked, under a headline that names what comes next."""
-    devices = what.devices
+    p = game.placements
+    devices = _devices(game, row)
     rows = []
     for device, (used, columns, lookups, count) in enumerate(devices.loads.tolist()):
         times = ["-", "-"] if devices.times_ms is None else [f"{ms:.3f}" for ms in devices.times_ms[device]]
@@ -73,18 +92,24 @@ def _text(what: Shown) -> str:
         name = f"{device} *" if device == devices.slowest else str(device)
         memory = [bar(used / capacity, _BAR), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
         rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
-    headers = ["device", what.noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
-    headline = f"{what.done} of {what.total} {what.noun} placed"
-    if what.next:
-        headline += f"; next: {what.next}"
+    noun = "shards" if game.rules.limits and game.rules.limits.max_splits else "tables"
+    headers = ["device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
+    headline = f"{p.placed[row]} of {p.count[row]} {noun} placed"
+    if p.placed[row] < p.count[row]:
+        shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "bytes")}
+        headline += f"; next: '{shard['name']}', {shard['rows']} x {shard['width']}, {shard['bytes'] / 2**20:.1f} MiB"
+        if p.kinds is not None and game.catalog.kind["holders"][p.next[row]] > 1:
+            headline += f" on each of {game.catalog.kind['holders'][p.next[row]]} devices"
     footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"
     return f"{headline}\n{tabulate(rows, headers=headers, disable_numparse=True)}\n{footer}"
 
 
-def _picture(what: Shown, max_devices: int) -> Picture:
-    from PIL import Image, ImageDraw, ImageFont  # an extra, see check_render_mode
+def _picture(game: Game, row: int) -> Picture:
+    import_extra("PIL.ImageDraw", "pictures of environments")
+    from PIL import Image, ImageDraw, ImageFont
 
-    devices = what.devices
+    devices = _devices(game, row)
+    max_devices = game.layout.max_devices
     cell = min(max(640 // max_devices, 6), 96) // 2 * 2
     width = max(2 * _MARGIN + cell * max_devices, _LEAST_WIDTH)
     image = Image.new("RGB", (width, _HEIGHT), PAPER)
@@ -95,12 +120,12 @@ def _picture(what: Shown, max_devices: int) -> Picture:
     font = ImageFont.load_default(_FONT_PX)
     slowest = "-" if devices.slowest is None else f"{devices.slowest_ms:.2f}"
     draw.text((_MARGIN, _MARGIN), slowest, INK, font)
-    counts = f"{what.done}/{what.total}"
+    counts = f"{game.placements.placed[row]}/{game.placements.count[row]}"
     draw.text((width - _MARGIN, _MARGIN), counts, INK, font, anchor="ra")
     return np.array(image)
 
 
-def _draw_device(draw: ImageDraw, left: int, width: int, devices: DeviceFigures, device: int) -> None:
+def _draw_device(draw: ImageDraw, left: int, width: int, devices: Devices, device: int) -> None:
     gap = max(width // 16, 1)
     thickness = max(width * 6 // 16, 1)
 

@@ -1,13 +1,11 @@
-"""NativeVecEnv: a native vector environment as a `VecEnv` of stable-baselines3; RatioLog: its learning curve.
+"""NativeVecEnv: a native vector environment as a `VecEnv` of stable-baselines3.
 
 Needs the extra `rl`.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +21,6 @@ from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError, MissingDependencyError
 
 try:
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
@@ -81,7 +78,8 @@ class NativeVecEnv(VecEnv):
 
     def reset(self) -> Observation:
         """Start episodes in all environments, with the seeds and options that were set."""
-        observations, infos = self.envs.reset(seed=self._seeds, options=self._options_of_all())  # type: ignore[arg-type]
+        options = {name: [own[name] for own in self._options] for name in self._options[0]}
+        observations, infos = self.envs.reset(seed=self._seeds, options=options)  # type: ignore[arg-type]
         self.reset_infos = [info_of_row(infos, row) for row in range(self.num_envs)]
         self._returns[:] = 0.0
         self._lengths[:] = 0
@@ -114,22 +112,14 @@ class NativeVecEnv(VecEnv):
         """Close the environments."""
         self.envs.close()
 
-    def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
-        """Return a picture of every environment; None without render_mode="rgb_array"."""
-        return self.env_method("render") if self.render_mode == "rgb_array" else [None] * self.num_envs
-
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Return an attribute of the vector environment, which all of its environments share."""
         value = getattr(self._native, attr_name)
         return [value for _ in self._get_indices(indices)]
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ARG002
-        """Not possible: the environments share their settings.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError(f"{attr_name} cannot be set: native environments share their settings, so make others")
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Not possible, as the environments share their settings."""
+        raise NotImplementedError(f"{attr_name}: native environments share their settings, so make others")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -143,44 +133,6 @@ class NativeVecEnv(VecEnv):
     ) -> list[bool]:
         """Return true for `Monitor`, whose entries the infos have; false for other wrappers."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
-
-    def _options_of_all(self) -> dict[str, Any] | None:
-        """Return the options for the next reset; only their task indices may differ between environments."""
-        first, *others = self._options
-        if all(other == first for other in others):
-            return first or None
-        if any(options.keys() != {"task_index"} for options in self._options):
-            raise InputError("set_options: only task_index may differ between native environments")
-        return {"task_index": [options["task_index"] for options in self._options]}
-
-
-class RatioLog(BaseCallback):
-    """Logs what complete plans cost over their references, beside what stable-baselines3 logs of a rollout.
-
-    `rollout/ratio_mean` is the mean of `info["ratio"]` over the last episodes that ended with a complete plan, so it
-    needs `RelativeReward` or `VectorRelativeReward`: 1 is as good as a simple rule. How many episodes end so is
-    `rollout/success_rate`. A logger made by `stable_baselines3.common.logger.configure(folder, ["csv"])` writes both
-    into a table.
-
-    Args:
-        window: episodes that the mean is over.
-
-    Example:
-        >>> model.learn(20_000, callback=RatioLog())                                    # doctest: +SKIP
-    """
-
-    def __init__(self, window: int = 100) -> None:
-        super().__init__()
-        self._ratios: deque[float] = deque(maxlen=window)
-
-    def _on_step(self) -> bool:
-        ratios = (info["ratio"] for info in self.locals["infos"] if "ratio" in info)
-        self._ratios += [ratio for ratio in ratios if math.isfinite(ratio)]
-        return True
-
-    def _on_rollout_end(self) -> None:
-        if self._ratios:
-            self.logger.record("rollout/ratio_mean", float(np.mean(self._ratios)))
 
 
 def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:

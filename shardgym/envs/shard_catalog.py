@@ -23,9 +23,9 @@ from shardgym.errors import UnknownNameError
 from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tasks.task import ShardingTask
 
-#: In what order tables come up: by memory, by columns times pooling factor, by columns (each descending, ties in the
-#: task's order), or as the task lists them.
-ORDERS = ("size", "lookup", "dim", "task")
+#: In what order tables come up: by memory, by columns times pooling factor (both descending, ties in the task's order),
+#: or as the task lists them.
+ORDERS = ("size", "lookup", "task")
 
 #: Number of the placeholder shard for "none is left". Its size is infinite, so it fits on no device.
 NOTHING = 0
@@ -36,12 +36,10 @@ class SplitLimits(NamedTuple):
 
     Attributes:
         max_splits: halvings in an episode.
-        max_table_splits: halvings of the shards of one table; None for no such limit.
         every_kind: whether shards may be cut by rows, and tables replicated, too.
     """
 
     max_splits: int
-    max_table_splits: int | None = None
     every_kind: bool = False
 
 
@@ -100,7 +98,8 @@ class ShardCatalog:
         task: arrays with an entry for each task. `first`: number of its first shard; `tables`: number of tables;
             `num_devices`; `capacity`: bytes of every device, -1 beyond the last one, shape (D,); `totals`: sums of the
             first four `amounts` over its tables, and bytes of all its devices, shape (5,); `scale`: denominators of
-            shares, shape (4,); `devices`: features of empty devices; `hash`; `name`.
+            shares, shape (4,); `devices`: features of empty devices; `is_odd`: whether a table has a width that no
+            kernel takes; `hash`; `name`.
         shard: arrays with an entry for each shard. `amounts`: bytes with optimiser state, columns, columns times
             pooling factor, 1 (itself), and bytes that all its holders take from the free ones; `bytes` on a holder;
             `key`: what the queue is ordered by, descending; `half`: number of its halves, -1 if it cannot be halved;
@@ -128,8 +127,8 @@ class ShardCatalog:
         self._numbers: dict[tuple[str, str], int] = {}
         self.task = GrowingArrays(
             first=number, tables=number, num_devices=number, capacity=device, totals=((5,), np.float64),
-            scale=((4,), np.float64), devices=((self._max_devices, len(DEVICE_FEATURES)), np.float32), hash=label,
-            name=label,
+            scale=((4,), np.float64), devices=((self._max_devices, len(DEVICE_FEATURES)), np.float32),
+            is_odd=((), np.bool_), hash=label, name=label,
         )  # fmt: skip
         self.shard = GrowingArrays(
             amounts=((5,), np.float64), bytes=real, key=real, half=number, halvable=((), np.bool_), position=number,
@@ -152,31 +151,6 @@ class ShardCatalog:
             self._numbers[key] = len(self.tasks)
             self.tasks.append(task)
         return self._numbers[key]
-
-    def keep(self, tasks: Ints) -> Ints:
-        """Forget all tasks but these, which get the numbers from 0 on; their shards are renumbered, too.
-
-        Args:
-            tasks: their numbers, ascending, shape (n,).
-
-        Returns:
-            The new numbers of all shards that there were, `NOTHING` for those that are forgotten. Their order stays.
-        """
-        kept = np.concatenate([[NOTHING], *map(self.shards_of, tasks.tolist())])
-        numbers = np.full(len(self.shard), NOTHING, dtype=np.int64)
-        numbers[kept] = np.arange(len(kept))
-        self.tasks = [self.tasks[number] for number in tasks.tolist()]
-        self._numbers = {(task.digest, task.name): number for number, task in enumerate(self.tasks)}
-        self.task.keep(tasks)
-        self.task["first"][:] = numbers[self.task["first"]]
-        self.shard.keep(kept)
-        half = self.shard["half"]
-        half[:] = np.where(half > 0, numbers[half], -1)
-        if self._limits.every_kind:
-            self.kind.keep(kept)
-            for name in ("last", "by_rows", "replica"):
-                self.kind[name][:] = numbers[self.kind[name]]
-        return numbers
 
     def shards_of(self, task: int) -> Ints:
         """Return the numbers of all shards of a task."""
@@ -205,17 +179,15 @@ class ShardCatalog:
         rows = np.array([table.num_embeddings for table in task.tables])
         sizes = task.columns_bytes(np.arange(len(dims)), dims).astype(np.float64)
         lookups = dims * np.array([table.pooling_factor for table in task.tables])
-        keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros(len(dims))}
+        keys = {"size": sizes, "lookup": lookups, "task": np.zeros(len(dims))}
         queue = np.argsort(-keys[self._order], kind="stable").tolist()
 
         # The loop extends the list that it walks: halves are appended behind the tables, and are halved in turn.
         shards = [(position, task.tables[position].embedding_dim) for position in queue]
         halves = []
-        max_splits, max_table_splits, _ = self._limits
-        max_depth = max_splits if max_table_splits is None else min(max_splits, max_table_splits)
         for position, width in shards:
             depth = (task.tables[position].embedding_dim // width).bit_length() - 1
-            if width % (2 * COLUMN_UNIT) == 0 and depth < max_depth:
+            if width % (2 * COLUMN_UNIT) == 0 and depth < self._limits.max_splits:
                 halves.append(len(self.shard) + len(shards))
                 shards.append((position, width // 2))
             else:
@@ -235,7 +207,7 @@ class ShardCatalog:
 
         names = [table.name for table in task.tables]
         rank = {name: number for number, name in enumerate(sorted(names))}
-        key = {"size": amounts[:, BYTES], "lookup": amounts[:, LOOKUPS], "dim": width, "task": np.zeros(len(width))}
+        key = {"size": amounts[:, BYTES], "lookup": amounts[:, LOOKUPS], "task": np.zeros(len(width))}
         figures: dict[str, Any] = {
             "amounts": amounts, "bytes": amounts[:, BYTES], "key": key[self._order], "half": np.array(halves),
             "halvable": np.array(halves) > 0, "position": position, "rows": rows[position],
@@ -251,5 +223,6 @@ class ShardCatalog:
         )
         self.task.append(
             first=[first], tables=[len(dims)], num_devices=[task.num_devices], capacity=[capacity], totals=[totals],
-            scale=[scale], devices=[empty_devices(capacity)], hash=[task.digest], name=[task.name],
+            scale=[scale], devices=[empty_devices(capacity)],
+            is_odd=[bool((dims % COLUMN_UNIT).any())], hash=[task.digest], name=[task.name],
         )  # fmt: skip

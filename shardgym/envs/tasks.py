@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 
-from shardgym.arguments import check_dict, check_instance, check_int, check_list_of, check_name
+from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import short_repr
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.sources import DrawnSource
 from shardgym.tasks.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")
-
-#: How tasks are chosen: uniformly, or one after another in order.
-SAMPLINGS = ("random", "cycle")
 
 #: Pool tasks of each group of the suite that can be drawn.
 PER_GROUP = 2**14
@@ -30,7 +26,7 @@ POOL_TASKS = 4096
 
 
 class TaskSampler:
-    """Draws tasks from a sequence, uniformly or in order, unless `options` name one.
+    """Draws tasks from a sequence, uniformly, unless `options` name one.
 
     Args:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
@@ -39,99 +35,69 @@ class TaskSampler:
         pool_tasks: how many different ones; `POOL_TASKS` when not given.
         max_devices: largest number of devices of a task; that of the sequence when not given.
         max_tables: likewise for tables.
-        counts_tables: whether the number of tables is limited; if not, `max_tables` is only checked.
-        sampling: one of `SAMPLINGS`.
+        counts_tables: whether the number of tables is limited.
 
     Raises:
         InputError: tasks given together with a suite or a pool, no tasks, or a bound that is no whole number from 1 on.
-        UnknownNameError: no such suite, pool or sampling.
+        UnknownNameError: no such suite or pool.
     """
 
     def __init__(
         self,
         suite: str | None,
         tasks: Sequence[ShardingTask] | None,
-        pool: str | None = None,
-        max_devices: int | None = None,
-        max_tables: int | None = None,
+        pool: str | None,
+        pool_tasks: int | None,
+        max_devices: int | None,
+        max_tables: int | None,
         *,
-        counts_tables: bool = False,
-        pool_tasks: int | None = None,
-        sampling: str = "random",
+        counts_tables: bool,
     ) -> None:
-        if sampling not in SAMPLINGS:
-            raise UnknownNameError("sampling", sampling, SAMPLINGS)
-        self._cycles = sampling == "cycle"
         if pool_tasks is not None and pool is None:
             raise InputError("pool_tasks is for tasks of a pool: name the pool, too")
-        self._tasks = _sequence(suite, tasks, pool, pool_tasks)
-        self.share_among(1)
-        self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
-        if max_tables is not None:
-            check_int("max_tables", max_tables, 1)
-        self.max_tables = self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
+        if tasks is None:
+            name = DEFAULT_SUITE if suite is None else suite
+            count = POOL_TASKS if pool_tasks is None else pool_tasks
+            tasks = load_suite(name) if pool is None else PoolTasks(pool, name, count)
+        elif suite is not None or pool is not None:
+            raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
+        self._tasks = tasks if isinstance(tasks, Sequence) else list(tasks)
+        if not len(self._tasks):
+            raise InputError("expected at least one task, got none")
+        self.max_devices = self._bound("max_devices", max_devices, "num_devices")
+        self.max_tables = self._bound("max_tables", max_tables, "num_tables") if counts_tables else None
 
-    def share_among(self, num_envs: int) -> None:
-        """Give each environment a part of the tasks to play in order; with random sampling each draws from all.
-
-        Raises:
-            InputError: there are fewer tasks than environments, and they are to be played in order.
-        """
-        count = len(self._tasks)
-        if self._cycles and num_envs > count:
-            raise InputError(f"sampling='cycle' shares {count} tasks among {num_envs} environments: make fewer of them")
-        ends = np.cumsum([(count + row) // num_envs for row in range(num_envs)]).tolist()
-        self._parts = [range(first, last) for first, last in itertools.pairwise([0, *ends])]
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Let every environment play its part of the tasks from the first one on."""
-        self._played = [0] * len(self._parts)
-
-    def pick(
-        self, rng: np.random.Generator, options: Mapping[str, Any] | None, row: int = 0
-    ) -> tuple[int, ShardingTask]:
+    def pick(self, rng: np.random.Generator, options: Mapping[str, Any]) -> tuple[int, ShardingTask]:
         """Return index and task: those that `options` name, or drawn.
 
         Args:
-            rng: used only when `options` name no task, and not where tasks are played in order.
+            rng: used only when `options` name no task.
             options: {"task_index": int}, {"task": ShardingTask} or nothing. The index of a given task is -1.
-            row: number of the environment.
 
         Raises:
             InputError: options that are unknown, contradict each other, or name a task that is out of range.
         """
-        given = check_dict("options", options)
-        for name in given:
+        for name in options:
             if name not in OPTIONS:
                 raise UnknownNameError("reset option", name, OPTIONS)
-        if len(given) > 1:
+        if len(options) > 1:
             raise InputError("expected one of the reset options task and task_index, got both")
-        if "task" in given:
-            return -1, self._checked(given["task"])
-        if given:
-            index = self._index(given["task_index"])
-        elif self._cycles:
-            part = self._parts[row]
-            index = part[self._played[row] % len(part)]
-            self._played[row] += 1
-        else:
-            index = int(rng.integers(len(self._tasks)))
+        if "task" in options:
+            check_instance("task", options["task"], ShardingTask)
+            return -1, self._checked(options["task"])
+        count = len(self._tasks)
+        index = check_int("task_index", options["task_index"]) if options else int(rng.integers(count))
+        if index >= count:
+            raise InputError(f"task_index {index} is out of range: expected 0 to {count - 1}")
         return index, self._checked(self._tasks[index])
 
-    def _bound(self, name: str, given: int | None, count: Callable[[ShardingTask], int]) -> int:
-        if given is None:
-            known = getattr(self._tasks, name, None)
-            return max(count(_member(task)) for task in self._tasks) if known is None else int(known)
-        return check_int(name, given, 1)
-
-    def _index(self, index: Any) -> int:
-        if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
-            raise InputError(f"task_index {short_repr(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
-        return int(index)
+    def _bound(self, name: str, given: int | None, count: str) -> int:
+        if given is not None:
+            return check_int(name, given, 1)
+        known = getattr(self._tasks, name, None)
+        return max(getattr(task, count) for task in self._tasks) if known is None else int(known)
 
     def _checked(self, task: ShardingTask) -> ShardingTask:
-        check_instance("task", task, ShardingTask)
         for noun, count, most in (
             ("devices", task.num_devices, self.max_devices), ("tables", task.num_tables, self.max_tables)
         ):  # fmt: skip
@@ -141,29 +107,6 @@ class TaskSampler:
                     f"{most}: make it with max_{noun}={count}"
                 )
         return task
-
-
-def _member(task: ShardingTask) -> ShardingTask:
-    check_instance("a member of tasks", task, ShardingTask)
-    return task
-
-
-def _sequence(
-    suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None, pool_tasks: int | None
-) -> Sequence[ShardingTask]:
-    if tasks is None:
-        name = (
-            DEFAULT_SUITE if suite is None else check_name("suite", suite, "tasks=suite takes a suite that is loaded")
-        )
-        count = POOL_TASKS if pool_tasks is None else pool_tasks
-        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name, count)
-    if suite is not None or pool is not None:
-        raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
-    if not isinstance(tasks, Sequence) or isinstance(tasks, list | tuple | str | bytes):
-        tasks = check_list_of("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
-    if not len(tasks):
-        raise InputError("expected at least one task, got none")
-    return tasks
 
 
 class PoolTasks(Sequence[ShardingTask]):

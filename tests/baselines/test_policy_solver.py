@@ -17,7 +17,6 @@ from baselines.learning.policy_solver import PolicySolver
 from baselines.learning.weights import SolverCard
 from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
 from shardgym.envs.sb3 import NativeVecEnv
-from shardgym.envs.wrappers import VectorFlatObservation
 from shardgym.evaluation.conformance import check_solver
 
 TABLE, COLUMN, ANY = (f"ShardGym/{name}Wise-v0" for name in ("Table", "Column", "Any"))
@@ -136,8 +135,10 @@ def test_values_of_actions_are_scores():
 
 
 def flat_observations(task, names):
-    envs = gymnasium.make_vec(TABLE, 3, tasks=[task], cost=COST, max_devices=4, autoreset_mode="Disabled", **TIMED)
-    return VectorFlatObservation(envs, *names).reset(seed=0)[0]
+    envs = gymnasium.make_vec(
+        TABLE, 3, tasks=[task], cost=COST, max_devices=4, autoreset_mode="Disabled", flat=names, **TIMED
+    )
+    return envs.reset(seed=0)[0]
 
 
 @pytest.mark.parametrize("library", ["torchrl", "tensordict"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import gymnasium
 import numpy as np
 
+from shardgym.costs.roofline import RooflineCost
+from shardgym.errors import MeasurementError
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
@@ -70,6 +73,25 @@ def play(env: gymnasium.Env, actions, **reset):
     return [env.step(action) for action in actions]
 
 
+def tried_actions(env):
+    """Which actions are not refused when they are tried, each on a copy of the environment."""
+    tried = (copy.deepcopy(env).step(action)[4] for action in range(env.action_space.n))
+    return [info.get("outcome") != "invalid_action" for info in tried]
+
+
+def plans_reached(env):
+    """Digests of the plans that masked play can end with, from here on."""
+    reached = set()
+    for action in np.flatnonzero(env.action_masks()):
+        forked = copy.deepcopy(env)
+        _, _, ended, _, info = forked.step(action)
+        if not ended:
+            reached |= plans_reached(forked)
+        elif info["outcome"] == "complete":
+            reached.add(info["plan"].digest)
+    return reached
+
+
 def awkward_tasks():
     """Toy tasks, one with a width that no kernel takes, two whose first table fits nowhere, and some whose halves take
     more than half of the memory and whose figures do not add up exactly.
@@ -84,3 +106,18 @@ def awkward_tasks():
         for task in make_tasks()
     ]  # fmt: skip
     return [*make_tasks(), odd, full, wide, *uneven]
+
+
+class Failing(RooflineCost):
+    """Has no time for plans that leave device 0 empty, and no worker for tasks of five tables."""
+
+    def score(self, task, plans):
+        if task.num_tables == 5:
+            raise MeasurementError("no worker could be started")
+        costs = super().score(task, plans)
+        return [c if p.on(0) else self.no_cost(task, "worker died") for c, p in zip(costs, plans, strict=True)]
+
+
+def failing_tasks():
+    """Tasks on which play ends in every way there is."""
+    return [*awkward_tasks(), halvable_task([16, 8, 8]), halvable_task([32, 4, 12, 8, 8], memory_bytes=9000)]

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_toys import masked_rollout, play
+from env_toys import masked_rollout, plans_reached, play, tried_actions
 from simulator_toys import random_task
 from sums import even_share_ms
 
@@ -16,7 +16,6 @@ from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
-from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
@@ -113,29 +112,16 @@ def ways(table, *, halved):
                 yield [shard for half, domain in zip(halves, pair, strict=True) for shard in by_rows(half, domain)]
 
 
-@pytest.mark.parametrize("memory_units", [1000, 9])
+@pytest.mark.parametrize("memory_units", [1000, 9], ids=["roomy", "tight"])
 def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(memory_units):
     tables = (
         EmbeddingTable("a", 8, 8), EmbeddingTable("b", 5, 4, 2.0), EmbeddingTable("c", 3, 4, pooling="mean"),
     )  # fmt: skip
     # A row of four columns takes 16 bytes.
     task = on_four(*tables, memory_bytes=(16 * memory_units, *[16 * memory_units + 32] * 3))
-    env, reached = AnyWiseEnv(tasks=[task], max_splits=1), set()
+    env = AnyWiseEnv(tasks=[task], max_splits=1)
     env.reset()
-
-    def explore():
-        here = env.snapshot()
-        for action in np.flatnonzero(env.action_masks()):
-            _, _, ended, _, info = env.step(action)
-            if not ended:
-                explore()
-            elif info["outcome"] == "complete":
-                reached.add(info["plan"].digest)
-            else:
-                assert info["outcome"] == "no_device_fits"
-            env.restore(here)
-
-    explore()
+    reached = plans_reached(env)
     held = itertools.product(*(ways(table, halved=table.name == "a") for table in tables))
     plans = [ShardingPlan.of(task, itertools.chain(*shards)) for shards in held]
     costs = RooflineCost().evaluate(task, plans)
@@ -147,17 +133,11 @@ def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(
 
 def test_masks_agree_with_trying_every_action():
     env, compared = AnyWiseEnv(tasks=mixed_tasks(memory_bytes=600_000), max_splits=3), 0
-    for _, _, terminated, _, info in masked_rollout(env, seed=1, steps=250):
-        if terminated or "reason" in info:
-            continue
-        here, tried = env.snapshot(), []
-        for action in range(env.action_space.n):
-            ended = env.step(action)[4]
-            tried.append(ended.get("outcome") != "invalid_action")
-            env.restore(here)
-        assert env.action_masks().tolist() == tried
-        compared += 1
-    assert compared > 150
+    for _, _, terminated, _, info in masked_rollout(env, seed=1, steps=100):
+        if not terminated and "reason" not in info:
+            assert env.action_masks().tolist() == tried_actions(env)
+            compared += 1
+    assert compared > 60
 
 
 def test_a_cut_by_rows_always_leaves_a_place():
@@ -165,7 +145,7 @@ def test_a_cut_by_rows_always_leaves_a_place():
     env, cuts = AnyWiseEnv(tasks=mixed_tasks(memory_bytes=500_000), max_splits=2), 0
     by_rows = env.action_space.n - 2
     rng = np.random.default_rng(0)
-    for seed in range(40):
+    for seed in range(15):
         env.reset(seed=seed)
         ended = False
         while not ended:
@@ -175,29 +155,42 @@ def test_a_cut_by_rows_always_leaves_a_place():
             if action == by_rows:
                 cuts += 1
                 assert not ended
-    assert cuts > 100
+    assert cuts > 40
 
 
 @pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
-def test_every_plan_is_priced_as_the_cost_does(cost):
+def test_every_plan_is_priced_as_the_cost_does_and_so_are_tables_that_are_placed(cost):
     tasks = mixed_tasks()
     if cost == "gpu":
         tasks = [dataclasses.replace(t, topology=dataclasses.replace(t.topology, device="h100")) for t in tasks]
-    model, kinds = make_cost(cost), set()
-    env = AnyWiseEnv(tasks=tasks, cost=model, reward="dense", observation="timed", max_splits=4)
+    model, kinds, parts = make_cost(cost), set(), 0
+    env = AnyWiseEnv(tasks=tasks, cost=model, reward="dense", observation="timed", order="task", max_splits=4)
     earned = 0.0
-    for _, reward, ended, _, info in masked_rollout(env, seed=3, steps=900):
+    for _, reward, ended, _, info in masked_rollout(env, seed=3, steps=700):
         earned += reward
-        if not ended:
-            continue
-        assert info["outcome"] == "complete"
-        task, plan = tasks[info["task_index"]], info["plan"]
-        plan.validate(task)
-        assert info["cost"] == model.evaluate(task, [plan])[0]
-        assert earned == pytest.approx(-info["cost"].total_ms, rel=1e-12)
-        earned = 0.0
-        kinds |= {plan.kind_of(table.name, task) for table in task.tables}
-        assert ShardingPlan.from_json(plan.to_json()) == plan
+        task = tasks[info["task_index"]]
+        if ended:
+            plan = info["plan"]
+            plan.validate(task)
+            assert info["cost"] == model.evaluate(task, [plan])[0]
+            assert earned == pytest.approx(-info["cost"].total_ms, rel=1e-12)
+            earned = 0.0
+            kinds |= {plan.kind_of(table.name, task) for table in task.tables}
+            assert ShardingPlan.from_json(plan.to_json()) == plan
+        elif reward and info["width"] == task.table(info["table"]).embedding_dim:
+            # All shards of the tables before this one are placed.
+            count = [table.name for table in task.tables].index(info["table"])
+            part = dataclasses.replace(task, tables=task.tables[:count])
+            game = env._game
+            placed = slice(info["placed"])
+            state = (
+                array[0, placed] for array in (game.placements.shards, game.placements.starts, game.placements.devices)
+            )
+            held = itertools.chain.from_iterable(shard.in_plan() for shard in game.catalog.placed(*state))
+            [alone] = model.evaluate(part, [ShardingPlan.of(part, held)])
+            assert earned == pytest.approx(-alone.total_ms, rel=1e-9)
+            parts += 1
+    assert parts > 40
     assert kinds == {
         "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel"
     }  # fmt: skip
@@ -210,7 +203,7 @@ def test_torchrec_runs_every_plan():
 
     tasks, kinds = mixed_tasks(), set()
     env = AnyWiseEnv(tasks=tasks, cost=make_cost("roofline"), max_splits=4)
-    for _, _, ended, _, info in masked_rollout(env, seed=5, steps=900):
+    for _, _, ended, _, info in masked_rollout(env, seed=5, steps=600):
         if not ended:
             continue
         task, plan = tasks[info["task_index"]], info["plan"]
@@ -219,38 +212,6 @@ def test_torchrec_runs_every_plan():
         check_one_block_size(cuts)
         kinds |= {cut.kind for cut in cuts}
     assert len(kinds) == 7
-
-
-@pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
-def test_a_partial_placement_costs_what_a_task_of_the_placed_shards_does(cost):
-    """Sums of vectors against the cost of a made-up task."""
-    tasks = mixed_tasks()
-    if cost == "gpu":
-        tasks = [dataclasses.replace(t, topology=dataclasses.replace(t.topology, device="a100")) for t in tasks]
-    env = AnyWiseEnv(tasks=tasks, cost=cost, reward="dense", max_splits=4)
-    game, compared = env._game, 0
-    for _, _, ended, _, info in masked_rollout(env, seed=5, steps=300):
-        if ended or not info["placed"]:
-            continue
-        [ms], _ = game.scorer.partial_ms(np.array([0]))
-        assert ms == pytest.approx(PlanScorer.partial_per_device(game.scorer, 0).sum(axis=1).max(), rel=1e-9)
-        compared += 1
-    assert compared > 150
-
-
-class WholePlans(RooflineCost):
-    """Roofline for whole plans only, without its prices of parts."""
-
-    def score(self, task, plans):
-        return super().score(task, plans)
-
-
-def test_costs_that_are_not_additive_give_the_same_rewards():
-    rewards = []
-    for cost in (RooflineCost(), WholePlans()):
-        env = AnyWiseEnv(tasks=mixed_tasks(), cost=cost, reward="dense", max_splits=4)
-        rewards.append([step[1] for step in masked_rollout(env, seed=2, steps=60)])
-    np.testing.assert_allclose(*rewards, rtol=1e-9, atol=1e-9)
 
 
 def test_timed_observations_add_the_part_that_each_device_would_hold():
@@ -337,40 +298,29 @@ def test_a_shard_that_is_cut_by_rows_makes_the_rest_of_its_table_so():
 
 
 @pytest.mark.parametrize(
-    ("task", "actions", "reason"),
+    ("task", "actions"),
     [
-        (
-            on_four(EmbeddingTable("t", 10, 16, pooling="mean")), [BY_ROWS],
-            "rows of table 't' cannot be cut: TorchRec divides mean-pooled tables that are cut by rows by the wrong",
-        ),
-        (on_four(EmbeddingTable("t", 5, 16), domain=4), [BY_ROWS], "there are no 4 devices with rows for each"),
-        (on_four(EmbeddingTable("t", 10, 16), domain=4), [BY_ROWS, BY_ROWS], "cannot be cut further: they are cut ove"),
-        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, 1], "device 1 is not the first one of a fast domain of 2 wit"),
-        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, BY_ROWS, 2], "device 2 is not the first one of all devices"),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, 0, BY_ROWS], "other columns of the table are on a device with"),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, 0, 3], "has to be cut by rows over 2 devices, as"),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, HALVE, BY_ROWS], "or no such run of devices for each shard"),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, HALVE], "cut over 2 devices, and there are no other 2"),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, REPLICATE], "table 't' cannot be replicated: it is cut"),
-        (
-            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 640)), [REPLICATE],
-            "table 't' cannot be replicated: device 2 has room for 10 bytes, it needs 640",
-        ),
-        (
-            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 10)), [BY_ROWS, 2],
-            "device 2 is not the first one of a fast domain of 2 with 320 bytes of room each",
-        ),
-        (
-            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 100, 100, 10)), [BY_ROWS],
-            "rows of table 't' cannot be cut: no run of devices has room for its parts",
-        ),
-        (on_four(EmbeddingTable("t", 10, 16)), [7], "there is no device 7, the task has devices 0 to 3"),
+        (on_four(EmbeddingTable("t", 10, 16, pooling="mean")), [BY_ROWS]),
+        (on_four(EmbeddingTable("t", 5, 16), domain=4), [BY_ROWS]),
+        (on_four(EmbeddingTable("t", 10, 16), domain=4), [BY_ROWS, BY_ROWS]),
+        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, 1]),
+        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, BY_ROWS, 2]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, 0, BY_ROWS]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, 0, 3]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, HALVE, BY_ROWS]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, HALVE]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, REPLICATE]),
+        (on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 640)), [REPLICATE]),
+        (on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 10)), [BY_ROWS, 2]),
+        (on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 100, 100, 10)), [BY_ROWS]),
+        (on_four(EmbeddingTable("t", 10, 16)), [7]),
     ],
-)  # fmt: skip
-def test_invalid_actions_say_why(task, actions, reason):
-    *_, (_, reward, ended, _, info) = play(AnyWiseEnv(tasks=[task]), actions)
+)
+def test_the_last_of_these_actions_is_invalid(task, actions):
+    """Mean-pooled tables cut by rows, devices without rows, second holders, other kinds for other columns, no room."""
+    env = AnyWiseEnv(tasks=[task])
+    *_, (_, reward, ended, _, info) = play(env, actions)
     assert (reward, ended, info["outcome"]) == (-1000.0, True, "invalid_action")
-    assert reason in info["reason"]
 
 
 def test_a_cost_without_replicas_has_none(simulator):
@@ -378,39 +328,15 @@ def test_a_cost_without_replicas_has_none(simulator):
     env = AnyWiseEnv(tasks=[task], cost=simulator)
     env.reset()
     assert env.action_masks().tolist() == [True, True, True, True, False]
-    assert "the cost prices no replicas" in env.step(4)[4]["reason"]
 
 
-def test_the_end_says_why_nothing_can_be_cut():
+def test_the_end_says_what_fits_nowhere():
     task = on_four(EmbeddingTable("t", 10, 4, pooling="mean"), memory_bytes=100)
-    env = AnyWiseEnv(tasks=[task])
-    _, info = env.reset()
+    _, info = AnyWiseEnv(tasks=[task]).reset()
     assert info["reason"] == (
-        "table 't' of 160 bytes fits on no device: the largest room left is 100 bytes on device 0; table 't' cannot be "
-        "halved: its 4 columns are not divisible by 8; rows of table 't' cannot be cut: TorchRec divides mean-pooled "
-        "tables that are cut by rows by the wrong bag sizes"
+        "table 't' of 160 bytes fits on no device: the largest room left is 100 bytes on device 0, and it can be cut "
+        "no further"
     )
-
-
-def test_text_counts_the_shards_of_every_device():
-    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16), EmbeddingTable("u", 4, 4))], render_mode="ansi")
-    play(env, [BY_ROWS])
-    assert "next: 't', 5 x 16, 0.0 MiB on each of 2 devices" in env.render()
-    env.step(2)
-    counts = [line.replace("*", "").split()[1] for line in env.render().splitlines()[3:7]]
-    assert counts == ["0", "0", "1", "1"]
-
-
-def test_maskable_ppo_trains_for_a_few_steps():
-    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    from shardgym.envs.sb3 import NativeVecEnv
-
-    settings = {"tasks": mixed_tasks(), "reward": "dense", "observation": "timed", "autoreset_mode": "SameStep"}
-    envs = gymnasium.make_vec("ShardGym/AnyWise-v0", num_envs=4, **settings)
-    model = sb3_contrib.MaskablePPO("MultiInputPolicy", NativeVecEnv(envs), n_steps=32, batch_size=32, seed=0)
-    before = [parameter.detach().clone() for parameter in model.policy.parameters()]
-    model.learn(128)
-    assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
 
 
 def test_the_network_of_the_solvers_scores_all_actions():
@@ -426,22 +352,21 @@ def test_the_network_of_the_solvers_scores_all_actions():
     assert not torch.equal(layers[0].weight, before)
 
 
-@pytest.mark.parametrize("task", mixed_tasks()[:3])
+@pytest.mark.parametrize("task", mixed_tasks()[:2])
 def test_copies_of_an_episode_go_on_as_it_does_wherever_they_were_before(task):
     limits = SplitLimits(4, every_kind=True)
     layout = Layout(task.num_devices, 4, timed=True, every_kind=True)
-    game = Game(Rules("task", "dense", -1e9, limits=limits, plans=False), RooflineCost(), layout, 4)
+    game = Game(Rules("task", "relative", -1e9, limits, plans=False), RooflineCost(), layout, 4)
     every = np.arange(4)
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(40):
         if game.ended[0]:
             game.start(every, [(0, task)] * 4)
         # Others take another way first, as far as there is one.
         for row in every[1:][~game.ended[1:]].tolist():
-            game.step(np.array([row]), np.full(4, rng.choice(np.flatnonzero(game.masks()[row]))), [None] * 4)
+            game.step(np.array([row]), np.full(4, rng.choice(np.flatnonzero(game.masks()[row]))))
         game.copy(0, every[1:])
-        actions = np.full(4, rng.choice(np.flatnonzero(game.masks()[0])))
-        rewards = game.step(every, actions, actions.tolist()).rewards
+        rewards = game.step(every, np.full(4, rng.choice(np.flatnonzero(game.masks()[0])))).rewards
         assert len(np.unique(rewards)) == 1
         seen = [*game.observe().values(), *game.infos().values(), game.earned, game.ended, game.masks()]
         assert all((array[1:] == array[:1]).all() for array in map(np.asarray, seen))

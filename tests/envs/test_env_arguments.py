@@ -1,16 +1,20 @@
-"""What TableWiseEnv takes for arguments and reset options, and what it refuses."""
+"""What environments take for arguments and reset options, what they refuse, and tasks of a pool."""
 
 import gymnasium
 import numpy as np
 import pytest
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.env import TableWiseEnv
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
+from shardgym.envs.tasks import PER_GROUP, POOL_TASKS, PoolTasks
 from shardgym.errors import InputError
+from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
+
+POOL = "synthetic-2021"
 
 
 def make_task(devices, name=""):
@@ -22,21 +26,19 @@ TWO, THREE = make_task(2, "two"), make_task(3, "three")
 
 
 def test_options_choose_the_task():
-    env = TableWiseEnv(tasks=[TWO, THREE])
-    assert [env.reset(options={"task_index": i})[1]["task"] for i in (1, 0, 1)] == ["three", "two", "three"]
+    """Tasks that differ in name alone keep their names."""
+    env = TableWiseEnv(tasks=[TWO, make_task(2, "another"), THREE])
+    indices = (1, 0, np.int64(2), 0)
+    named = [env.reset(options={"task_index": i})[1]["task"] for i in indices]
+    assert named == ["another", "two", "three", "two"]
     other = make_task(1, "other")
     _, info = env.reset(options={"task": other})
     assert (info["task"], info["task_index"], info["task_hash"]) == ("other", -1, other.digest)
     assert env.step(0)[4]["task"] == "other"
 
 
-def test_tasks_that_differ_in_name_alone_keep_their_names():
-    env = TableWiseEnv(tasks=[make_task(2, "one"), make_task(2, "another")])
-    assert [env.reset(options={"task_index": i})[1]["task"] for i in (0, 1, 0)] == ["one", "another", "one"]
-
-
 def test_without_options_tasks_are_drawn_by_the_seed():
-    env = TableWiseEnv(tasks=[make_task(1, str(i)) for i in range(5)])
+    env = TableWiseEnv(tasks=(make_task(1, str(i)) for i in range(5)))
     env.reset(seed=3)
     drawn = [env.reset()[1]["task_index"] for _ in range(60)]
     env.reset(seed=3)
@@ -48,9 +50,9 @@ def test_without_options_tasks_are_drawn_by_the_seed():
     ("options", "message"),
     [
         ({"task_index": 2}, "task_index 2 is out of range: expected 0 to 1"),
+        ({"task_index": -1}, "task_index -1 is not a whole number from 0 on"),
         ({"task_idx": 0}, "unknown reset option 'task_idx': did you mean task_index"),
         ({"task": "two"}, "task: expected a ShardingTask, got str 'two'; ShardingTask.load"),
-        ([0], r"options: expected a dictionary with names for keys, got list \[0\]"),
         ({"task": TWO, "task_index": 0}, "got both"),
         ({"task": make_task(4)}, "4 devices.*at most 3.*max_devices=4"),
     ],
@@ -65,56 +67,93 @@ def test_bad_options_are_input_errors(options, message):
     [
         ({"tasks": []}, "at least one task"),
         ({"tasks": [TWO], "suite": "quick-v1"}, "got both"),
+        ({"tasks": [TWO], "pool": POOL}, "expected a pool or tasks, got both"),
         ({"tasks": [TWO], "order": "sizes"}, "unknown order 'sizes': did you mean size"),
         ({"tasks": [TWO], "cost": "roof"}, "unknown cost 'roof': did you mean roofline"),
-        ({"tasks": [TWO], "cost": RooflineCost}, "cost: expected .*, got the class RooflineCost"),
-        ({"suite": 3}, "suite: expected a name or the path of a file, got int 3"),
-        ({"suite": load_suite("tiny-v1")}, "suite: .*, got Suite; tasks=suite takes a suite that is loaded"),
-        ({"tasks": TWO}, r"tasks: expected a list of ShardingTask, got ShardingTask; a single task goes into a list"),
-        ({"tasks": [TWO, "x"], "max_devices": 4}, r"tasks\[1\]: expected a ShardingTask, got str 'x'"),
-        ({"tasks": range(2)}, "a member of tasks: expected a ShardingTask, got int 0"),
-        ({"tasks": [TWO], "observation": 3}, "unknown observation '3'"),
-        ({"tasks": [TWO], "reward": 1.5}, "unknown reward '1.5'"),
+        ({"tasks": [TWO], "observation": "all"}, "unknown observation 'all'"),
+        ({"tasks": [TWO], "reward": "relativ"}, "unknown reward 'relativ': did you mean relative"),
         ({"tasks": [TWO], "max_devices": "x"}, "max_devices 'x' is not a whole number from 1 on"),
         ({"tasks": [TWO], "cost": RooflineCost(), "cost_settings": {"hardware": "h100"}}, "given by name"),
         ({"tasks": [TWO], "cost_settings": {"hardwear": "h100"}}, "has no setting 'hardwear'"),
-        ({"tasks": [TWO], "penalty": 1.0}, "not a negative number"),
+        ({"tasks": [TWO], "penalty": 1.0}, "penalty 1.0 is not a negative number"),
+        ({"tasks": [TWO], "penalty": float("-inf")}, "penalty -inf is not a negative number"),
         ({"tasks": [TWO], "render_mode": "human"}, "unknown render_mode 'human'"),
         ({"tasks": [THREE], "max_devices": 2}, "3 devices.*at most 2"),
+        ({"tasks": [TWO], "max_tables": 1, "observation": "full"}, "2 tables.*at most 1.*max_tables=2"),
+        ({"tasks": [TWO], "max_splits": -1}, "max_splits -1 is not a whole number from 0 on"),
+        ({"pool": "synthetic"}, "unknown pool 'synthetic': did you mean synthetic-2022 or synthetic-2021"),
+        ({"pool": POOL, "suite": "published-v1"}, "suite 'published-v1' is not drawn at random"),
+        ({"pool_tasks": 5}, "pool_tasks is for tasks of a pool"),
+        ({"pool": POOL, "pool_tasks": 0}, "pool_tasks 0 is not a whole number from 1 on"),
+        ({"pool": POOL, "pool_tasks": 10**9}, "pool_tasks 1000000000: expected at most"),
     ],
 )
 def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(InputError, match=message):
-        TableWiseEnv(**arguments).reset()
+        ColumnWiseEnv(**arguments).reset()
 
 
-@pytest.mark.parametrize(
-    ("env_id", "arguments", "message"),
-    [
-        ("TableWise", {"max_splits": 3}, "unknown argument of TableWiseEnv 'max_splits': "),
-        (
-            "ColumnWise",
-            {"level": 3},
-            "unknown argument of ColumnWiseEnv 'level': known: cost, .*, max_splits, .*, tasks",
-        ),
-        ("ColumnWise", {"max_split": 3}, "'max_split': did you mean max_splits"),
-        ("AnyWise", {"obsevation": "timed"}, "unknown argument of AnyWiseEnv 'obsevation': did you mean observation"),
-    ],
-)
-def test_unknown_arguments_name_the_known_ones(env_id, arguments, message):
-    with pytest.raises(InputError, match=message):
-        gymnasium.make(f"ShardGym/{env_id}-v0", tasks=[TWO], **arguments)
-    with pytest.raises(InputError, match=message):
-        gymnasium.make_vec(f"ShardGym/{env_id}-v0", 2, tasks=[TWO], **arguments)
+def test_unknown_arguments_are_errors():
+    for make in (gymnasium.make, gymnasium.make_vec):
+        with pytest.raises(TypeError, match="max_split"):
+            make("ShardGym/ColumnWise-v0", tasks=[TWO], max_split=3)
 
 
-def test_tasks_may_come_from_a_generator_and_numbers_from_numpy():
-    env = TableWiseEnv(tasks=(task for task in (TWO, THREE)), max_devices=np.int64(5), penalty=np.float32(-2))
-    assert env.reset(options={"task_index": np.int64(1)})[1]["task"] == "three"
+def test_spaces_may_be_larger_than_the_tasks():
+    env = TableWiseEnv(tasks=[TWO], max_devices=np.int64(5), penalty=np.float32(-2))
     assert env.action_space.n == 5
+    assert env.reset()[0]["action_mask"].tolist() == [1, 1, 0, 0, 0]
 
 
-def test_an_unknown_render_mode_is_a_type_error_too():
-    """Makers of vectorised environments try a mode and go on without it after a `TypeError`."""
-    with pytest.raises(TypeError, match="unknown render_mode 'rgb': expected None or 'ansi' or 'rgb_array'"):
-        TableWiseEnv(tasks=[TWO], render_mode="rgb")
+@pytest.fixture(scope="module")
+def pool_tasks():
+    return PoolTasks(POOL, "quick-v1")
+
+
+def names(task):
+    return {table.name for table in task.tables}
+
+
+def test_no_table_of_the_test_half_is_seen_in_training(pool_tasks):
+    train, test = load_pool(POOL).split()
+    seen = set().union(*(names(pool_tasks[i]) for i in range(100)))
+    assert seen <= {table.name for table in train}
+    assert not seen & {table.name for table in test}
+    assert not seen & set().union(*map(names, load_suite("quick-v1")))
+    assert len(seen) > 300
+
+
+def test_tasks_of_a_pool_are_sized_like_those_of_the_suite(pool_tasks):
+    suite = load_suite("quick-v1")
+    groups = suite.source.groups
+    assert len(pool_tasks) == PER_GROUP * len(groups)
+    assert pool_tasks.max_devices == max(task.num_devices for task in suite) == 4
+    assert pool_tasks.max_tables == 30 >= max(task.num_tables for task in suite)
+    for index in range(12):
+        task, group = pool_tasks[index], groups[index % len(groups)]
+        assert (task.num_devices, task.batch_size) == (group.num_devices, suite[0].batch_size)
+        assert group.num_tables[0] <= task.num_tables <= group.num_tables[1]
+        assert {table.embedding_dim for table in task.tables} <= set(group.dims)
+        assert task.total_bytes <= group.max_total_bytes * 1.01
+        assert task.topology == suite[index % len(groups)].topology
+
+
+def test_a_task_of_a_pool_is_the_same_whenever_it_is_drawn(pool_tasks, tmp_path):
+    """A number of them are the first ones, drawn once; so are those of a file."""
+    path = tmp_path / "pool.json"
+    path.write_text(load_pool(POOL).to_json())
+    few = PoolTasks(str(path), "quick-v1", 3)
+    assert [task.tables for task in few] == [task.tables for task in pool_tasks[:3]]
+    assert few[1] is few[1]
+    assert pool_tasks[70_000].digest == PoolTasks(POOL, "quick-v1")[70_000].digest
+    assert len({pool_tasks[i].digest for i in range(50)}) == 50
+    env = TableWiseEnv(pool=POOL, pool_tasks=3)
+    env.reset(seed=0)
+    assert {env.reset()[1]["task_index"] for _ in range(30)} == {0, 1, 2}
+
+
+def test_of_so_many_tasks_as_nobody_asked_for_some_are_played(pool_tasks):
+    env = TableWiseEnv(pool=POOL)
+    assert env.reset(options={"task_index": 3})[1]["task_hash"] == pool_tasks[3].digest
+    with pytest.raises(InputError, match=f"task_index {POOL_TASKS} is out of range"):
+        env.reset(options={"task_index": POOL_TASKS})

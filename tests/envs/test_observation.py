@@ -1,13 +1,21 @@
-"""Observations against figures worked out by hand."""
+"""Observations against figures worked out by hand: compact, full, timed and flat ones."""
 
+import copy
 import dataclasses
 
+import gymnasium
 import numpy as np
 import pytest
-from env_toys import play
+from env_toys import halvable_task, make_tasks, masked_rollout, play, with_reuse
+from simulator_toys import random_task
+from sums import compute_ms, even_share_ms
+from vector_play import COLUMN_WISE, TABLE_WISE, native, some_actions
 
-from shardgym.envs.env import TableWiseEnv
+import shardgym
+from shardgym.envs import ENV_IDS
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
+from shardgym.plans.shard import Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.step_memory import StepMemory
 from shardgym.tasks.task import ShardingTask
@@ -41,11 +49,7 @@ def test_the_first_table_is_described_by_its_features():
     assert features["dim_share"] == pytest.approx(16 / 20)
     assert features["lookup_share"] == pytest.approx(48 / 64)
     assert (features["histogram_known"], features["reuse_bin_0"], features["reuse_bin_1"]) == (1, 0.75, 0.25)
-
-
-def test_a_table_without_histogram_says_so():
-    features = dict(zip(TABLE_FEATURES, observe([0])["table"], strict=True))
-    assert (features["histogram_known"], features["reuse_bin_0"]) == (0, 0)
+    assert not observe([0])["table"][TABLE_FEATURES.index("histogram_known") :].any()
 
 
 def test_devices_show_what_they_hold_and_missing_ones_are_zero():
@@ -84,3 +88,156 @@ def test_a_device_whose_memory_is_all_reserved_is_full():
     devices = dict(zip(DEVICE_FEATURES, observe(task=reserved)["devices"].reshape(3, -1).T, strict=True))
     assert devices["exists"].tolist() == [1, 1, 0]
     assert devices["free_share"].tolist() == [1, 0, 0]
+
+
+def full(env, actions):
+    """The observation after `actions`, by rows of shards."""
+    [*_, (observation, *_)] = play(env, actions)
+    rows = len(observation["waiting"])
+    by_row = {name: observation[name].reshape(rows, -1) for name in ("tables", "membership")}
+    return observation | by_row
+
+
+def test_tables_are_shown_placed_ones_first_then_those_that_wait():
+    task = halvable_task([4, 16, 8])
+    seen = full(TableWiseEnv(tasks=[task], observation="full", max_tables=4, max_devices=3), [1])
+    # By size: t1, t2, t0; t1 is on device 1.
+    assert seen["positions"].tolist() == [2, 3, 1, 0]
+    assert seen["waiting"].tolist() == [0, 1, 1, 0]
+    assert seen["membership"].tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert seen["width_shares"].tolist() == [1, 1, 1, 0]
+    log_dim = TABLE_FEATURES.index("log_dim")
+    assert seen["tables"][:, log_dim].tolist() == pytest.approx([4 / 16, 3 / 16, 2 / 16, 0])
+    assert np.array_equal(seen["tables"][1], seen["table"])
+    assert not seen["tables"][3].any()
+
+
+def test_halves_are_rows_of_their_own():
+    env = ColumnWiseEnv(tasks=[halvable_task([16, 4])], observation="full", max_splits=2)
+    # t0 is halved, its left half goes to 1, its right half is halved: quarters of 4 columns tie with t1, and go first.
+    seen = full(env, [2, 1, 2])
+    assert seen["positions"].tolist() == [1, 1, 1, 2]
+    assert seen["waiting"].tolist() == [0, 1, 1, 1]
+    assert seen["width_shares"].tolist() == [0.5, 0.25, 0.25, 1]
+    assert seen["membership"].tolist() == [[0, 1], [0, 0], [0, 0], [0, 0]]
+    features = {name: seen["tables"][:, i].tolist() for i, name in enumerate(TABLE_FEATURES)}
+    assert features["log_dim"] == pytest.approx([3 / 16, 2 / 16, 2 / 16, 2 / 16])
+    # Shares of the task's 20 columns; lookups are 16 x 1 and 4 x 2.
+    assert features["dim_share"] == pytest.approx([8 / 20, 4 / 20, 4 / 20, 4 / 20])
+    assert features["lookup_share"] == pytest.approx([8 / 24, 4 / 24, 4 / 24, 8 / 24])
+    assert features["bytes_share"] == pytest.approx([8 / 20, 4 / 20, 4 / 20, 4 / 20])
+    # Both splits are used up; the shard to place has a quarter of its table's columns. Four shards, one placed.
+    assert seen["splits"].tolist() == [0, 0.25]
+    assert seen["progress"].tolist() == [0.25]
+    assert seen["remaining"][0] == 0.75
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_a_full_observation_is_a_compact_one_and_more(env_id):
+    full_env, compact_env = (
+        gymnasium.make(env_id, tasks=make_tasks(), observation=observation) for observation in ("full", "compact")
+    )
+    for (seen, *_), (less, *_) in zip(masked_rollout(full_env, 3), masked_rollout(compact_env, 3), strict=True):
+        assert all(np.array_equal(seen[name], less[name]) for name in less)
+        added = {"tables", "positions", "width_shares", "waiting", "membership"}
+        assert set(seen) - set(less) == added | ({"row_shares"} if env_id == "ShardGym/AnyWise-v0" else set())
+        # What is placed and what waits are all there is, and the first that waits is the one to place.
+        holders = seen["membership"].reshape(len(seen["waiting"]), -1).sum(axis=1)
+        assert (((holders > 0) + seen["waiting"]) == (seen["positions"] > 0)).all()
+        rows = seen["tables"].reshape(len(holders), -1)
+        assert np.array_equal(rows[seen["waiting"].argmax()], seen["table"]) or not seen["waiting"].any()
+
+
+def test_observations_do_not_share_memory_with_the_environment():
+    env = ColumnWiseEnv(tasks=[halvable_task([16, 4])], observation="full")
+    first, _ = env.reset()
+    kept = {name: values.copy() for name, values in first.items()}
+    for values in first.values():
+        values[:] = 0
+    again, _ = env.reset()
+    assert all(np.array_equal(again[name], kept[name]) for name in kept)
+
+
+@pytest.fixture(params=["roofline", "simulator"])
+def cost(request, simulator):
+    return simulator if request.param == "simulator" else shardgym.make_cost("roofline")
+
+
+def expected(cost, task, placed, waiting, max_devices):
+    """Return the times by the interface for searches; `placed` are pairs of a shard and a device."""
+    held = [[shard for shard, device in placed if device == number] for number in range(task.num_devices)]
+    times = np.zeros((max_devices, 2))
+    times[: task.num_devices] = compute_ms(cost, task, held).sum(axis=1)[:, None]
+    if waiting is not None:
+        times[: task.num_devices, 1] = compute_ms(cost, task, [[*shards, waiting] for shards in held]).sum(axis=1)
+    return (times / even_share_ms(cost, task)).ravel()
+
+
+def test_times_of_whole_tables(cost):
+    task = random_task(np.random.default_rng(3), 5, 3)
+    env = TableWiseEnv(tasks=[task], cost=cost, observation="timed", order="task", max_devices=4)
+    observation, _ = env.reset(seed=0)
+    placed = []
+    for table, device in zip((*task.tables, None), (2, 0, 2, 1, 0, 0), strict=True):
+        waiting = None if table is None else Shard.whole(table, 0)
+        np.testing.assert_allclose(observation["times"], expected(cost, task, placed, waiting, 4), rtol=1e-5)
+        if waiting is not None:
+            observation, *_ = env.step(device)
+            placed.append((waiting, device))
+
+
+def test_times_of_halves(cost):
+    task = with_reuse(halvable_task([16, 8]))
+    env = ColumnWiseEnv(tasks=[task], cost=cost, observation="full_timed", order="task")
+    env.reset(seed=0)
+    halves = [Shard("t0", (0, 64), columns, 0) for columns in ((0, 8), (8, 16))]
+    seen = [env.step(action)[0]["times"] for action in (2, 1)]
+    np.testing.assert_allclose(seen[0], expected(cost, task, [], halves[0], 2), rtol=1e-5)
+    np.testing.assert_allclose(seen[1], expected(cost, task, [(halves[0], 1)], halves[1], 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_a_device_is_priced_once_with_each_shard(env_id, cost, monkeypatch):
+    """Not again when it gets the shard, nor for dense rewards, nor by a copy of the environment."""
+    priced = []
+    additive = type(cost.additive())
+    exact_compute_ms = additive.exact_compute_ms
+    monkeypatch.setattr(
+        additive, "exact_compute_ms", lambda self, sums: (priced.append(sums), exact_compute_ms(self, sums))[1]
+    )
+    task = random_task(np.random.default_rng(4), 6, 3)
+    env = gymnasium.make(env_id, tasks=[task], cost=cost, observation="timed", reward="dense").unwrapped
+    env.reset(seed=0)
+    for device in (1, 0, 1, 2, 0):
+        forked = copy.deepcopy(env)
+        priced.clear()
+        observation, *_ = env.step(device)
+        np.testing.assert_array_equal(forked.step(device)[0]["times"], observation["times"])
+        assert [sums.shape[:-1] for sums in priced] == [(1, 3)] * 2
+
+
+def assert_flat(flat, observation, names):
+    parts = [observation[name] for name in sorted(observation) if name != "action_mask"]
+    assert list(flat) == list(names)
+    assert flat[names[0]].dtype == np.float32
+    assert np.array_equal(flat[names[0]], np.concatenate(parts, axis=-1))
+    assert np.array_equal(flat[names[1]], observation["action_mask"])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "names"), [(TABLE_WISE, ("obs", "mask")), (COLUMN_WISE, ("observations", "action_mask"))]
+)
+def test_flat_observations_are_all_numbers_and_the_mask(env_id, names):
+    settings = {"tasks": make_tasks(), "observation": "full_timed", "autoreset_mode": "SameStep"}
+    envs, twins = native(env_id, flat=names, **settings), native(env_id, **settings)
+    rng, ends = np.random.default_rng(0), 0
+    (flat, _), (observations, _) = envs.reset(seed=1), twins.reset(seed=1)
+    for _ in range(30):
+        assert_flat(flat, observations, names)
+        assert flat in envs.observation_space
+        actions = some_actions(rng, envs.action_masks(), illegal=0)
+        (flat, *_, infos), (observations, *_, others) = envs.step(actions), twins.step(actions)
+        for row in np.flatnonzero(infos.get("_final_obs", [])):
+            assert_flat(infos["final_obs"][row], others["final_obs"][row], names)
+            ends += 1
+    assert ends > 3

@@ -11,10 +11,10 @@ pytest.importorskip("PIL", reason="pictures need the extra 'data'")
 from PIL import Image, ImageDraw, ImageFont
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
 from shardgym.errors import MissingDependencyError
+from shardgym.plans.plan import ShardingPlan
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
@@ -46,7 +46,7 @@ def bars(picture, x):
 
 def test_the_picture_shows_memory_times_and_the_slowest_device():
     picture, env = picture_after([1, 0], cost=RooflineCost(hardware="v100"))
-    [cost] = [env.snapshot().state.cost]
+    cost = env._game.cost_of[0]
     assert (picture.shape, picture.dtype) == ((360, 320, 3), np.uint8)
     # t0, 4,096 of 8,192 bytes, is on device 1; t1, 2,048 bytes, on device 0.
     assert bars(picture, MEM[1]) == {MEMORY: 0.5, TRACK: 0.5}
@@ -67,9 +67,9 @@ def test_the_picture_shows_memory_times_and_the_slowest_device():
 
 
 def test_numbers_at_the_top_are_the_slowest_time_and_the_progress():
-    picture, env = picture_after([1])
-    assert env.snapshot().state.cost is None
-    ms = env._game.cost.evaluate(*half_placed())[0].total_ms
+    picture, _ = picture_after([1])
+    task = halvable_task([16], memory_bytes=8192)
+    ms = RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [1])])[0].total_ms
     assert np.array_equal((picture[:40] == INK).all(axis=2), ink_of(f"{ms:.2f}", "1/2"))
 
 
@@ -83,14 +83,6 @@ def ink_of(left, right, width=320):
     found = np.array(image)
     assert found.any()
     return found
-
-
-def half_placed():
-    """The task of the first table alone, and its plan with the table on device 1."""
-    from shardgym.plans.plan import ShardingPlan
-
-    task = halvable_task([16], memory_bytes=8192)
-    return task, [ShardingPlan.table_wise(task, [1])]
 
 
 def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
@@ -108,7 +100,7 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "PIL.ImageDraw")
     with pytest.raises(MissingDependencyError, match=r"pictures of environments.*shardgym\[data\]"):
-        TableWiseEnv(tasks=[halvable_task([16])], render_mode="rgb_array")
+        picture_after([1])
 
 
 def test_a_device_with_less_memory_has_a_shorter_track():
@@ -119,7 +111,7 @@ def test_a_device_with_less_memory_has_a_shorter_track():
     assert bars(env.render(), MEM[1])[TRACK] == pytest.approx(0.25, abs=0.002)
 
 
-@pytest.mark.parametrize("devices", [1, 3, 7, 64, 128, 1000])
+@pytest.mark.parametrize("devices", [1, 7, 1000])
 def test_pictures_have_one_even_size_whatever_the_task(devices):
     env = TableWiseEnv(tasks=[halvable_task([4], devices=devices)], render_mode="rgb_array")
     env.reset()
@@ -134,16 +126,20 @@ def test_pictures_have_one_even_size_whatever_the_task(devices):
 
 def test_text_marks_the_slowest_device_and_gives_its_times():
     env = ColumnWiseEnv(tasks=[halvable_task([16, 8], memory_bytes=8192)], render_mode="ansi")
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.render()
     env.reset()
     assert "*" not in env.render()
     play(env, [2, 1])
     text = env.render()
     assert text.startswith("1 of 3 shards placed; next: 't0', 64 x 8, 0.0 MiB\n")
     assert [line[:3] for line in text.splitlines()[3:5]] == ["0  ", "1 *"]
+    # A quarter of the memory of device 1, of 20 characters.
+    assert "#" * 5 + "." * 15 in text
     assert "* the slowest device, which sets the cost" in text
     play(env, [0, 0])
     slowest = env.render().splitlines()[3].split()
-    row = env.snapshot().state.cost.per_device[0]
+    row = env._game.cost_of[0].per_device[0]
     assert slowest[:2] == ["0", "*"]
     assert slowest[3:5] == [f"{row[1] + row[4]:.3f}", f"{row[2] + row[3]:.3f}"]
 
@@ -152,14 +148,14 @@ def test_text_without_times_has_dashes():
     env = TableWiseEnv(tasks=[halvable_task([16])], cost=Untimed(), render_mode="ansi")
     play(env, [0])
     assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
+    assert TableWiseEnv(tasks=[halvable_task([16])]).render() is None
 
 
-@pytest.mark.parametrize("env_id", ENV_IDS)
-def test_gymnasium_records_a_video(env_id, tmp_path):
+def test_gymnasium_records_a_video(tmp_path):
     pytest.importorskip("moviepy", reason="gymnasium's RecordVideo needs moviepy")
     from gymnasium.wrappers import RecordVideo
 
-    env = gymnasium.make(env_id, tasks=make_tasks(), render_mode="rgb_array")
+    env = gymnasium.make("ShardGym/ColumnWise-v0", tasks=make_tasks(), render_mode="rgb_array")
     env = RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
     observation, _ = env.reset(seed=0)
     ended = False

@@ -45,7 +45,7 @@ def test_a_rollout_plays_valid_actions_of_the_network(example):
     shared = example("columnwise")
     torch.manual_seed(0)
     envs = shared.make_envs(3, "SameStep")
-    network = shared.Network(shared.sizes_of(envs))
+    network = shared.Network(shared.sizes())
     player = shared.Player(envs, network, seed=0)
     first, second = player.play(40), player.play(5)
     assert len(first.actions) == 120

@@ -1,0 +1,175 @@
+"""Dense and relative rewards: what a step adds to the cost of what is placed, and returns over a simple rule's cost."""
+
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import halvable_task, make_tasks, masked_rollout, play, returns, with_reuse
+from vector_play import native, play_together, wrapped
+
+import shardgym
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
+from shardgym.envs.reference import references_ms
+from shardgym.errors import InputError
+from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
+from shardgym.tables.table import EmbeddingTable
+from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
+
+TABLE_WISE = "ShardGym/TableWise-v0"
+
+
+class WholePlans(RooflineCost):
+    """Roofline for whole plans only, without its prices of parts."""
+
+    def score(self, task, plans):
+        return super().score(task, plans)
+
+
+def odd_task(*others):
+    tables = (EmbeddingTable("odd", 100, 6), *others)
+    return ShardingTask(tables, Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "simulator"])
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_dense_and_terminal_returns_are_equal(env_id, cost, request):
+    cost = request.getfixturevalue("simulator") if cost == "simulator" else cost
+    tasks = [with_reuse(task) for task in make_tasks()]
+    terminal, dense = (
+        [pair for seed in range(4)
+         for pair in returns(gymnasium.make(env_id, tasks=tasks, cost=cost, reward=reward), seed, 150)]
+        for reward in ("terminal", "dense")
+    )  # fmt: skip
+    assert [outcome for _, outcome in dense] == [outcome for _, outcome in terminal]
+    assert {outcome for _, outcome in dense} == {"complete", "no_device_fits"}
+    np.testing.assert_allclose([r for r, _ in dense], [r for r, _ in terminal], rtol=1e-12)
+
+
+def test_every_step_earns_minus_what_it_adds():
+    """Compared with tasks of the placed tables alone, a halved table's halves being tables of their own."""
+    task = halvable_task([16, 8])
+    steps = play(ColumnWiseEnv(tasks=[task], reward="dense"), [2, 0, 1, 0])
+    left, right = (dataclasses.replace(task.tables[0], name=name, embedding_dim=8) for name in ("left", "right"))
+    totals = [0.0]
+    for placed in ([(left, 0)], [(left, 0), (right, 1)]):
+        alone = dataclasses.replace(task, tables=tuple(table for table, _ in placed))
+        plan = ShardingPlan.of(alone, (Shard.whole(table, device) for table, device in placed))
+        totals.append(RooflineCost().evaluate(alone, [plan])[0].total_ms)
+    totals.append(steps[-1][4]["cost"].total_ms)
+    assert steps[0][1] == 0
+    assert [step[1] for step in steps[1:]] == pytest.approx((-np.diff(totals)).tolist(), rel=1e-12)
+    assert steps[1][1] < 0
+
+
+def test_the_penalty_bounds_the_return_of_complete_plans_too():
+    steps = play(TableWiseEnv(tasks=[halvable_task([16, 8])], reward="dense", penalty=-1e-6), [0, 0])
+    assert steps[-1][4]["outcome"] == "complete"
+    assert sum(step[1] for step in steps) == pytest.approx(-1e-6)
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_an_infeasible_width_costs_the_penalty_in_all(plans):
+    env = TableWiseEnv(tasks=[odd_task(EmbeddingTable("even", 10, 8))], reward="dense", plans=plans)
+    steps = play(env, [0, 0])
+    _, _, terminated, _, info = steps[-1]
+    assert (sum(step[1] for step in steps), terminated, info["outcome"]) == (-1000.0, True, "no_cost")
+    assert "widths divisible by 4" in info["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"reward": "dense"}, "reward='dense' needs a cost"), ({"observation": "timed"}, "observation='timed' needs a")],
+)
+def test_a_cost_of_whole_plans_has_neither_dense_rewards_nor_times(arguments, message):
+    with pytest.raises(InputError, match=rf"{message} .*, such as 'simulator' .*scores whole plans only"):
+        TableWiseEnv(tasks=make_tasks(), cost=WholePlans(), **arguments)
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+@pytest.mark.parametrize("cost", ["roofline", "whole plans"])
+def test_relative_rewards_are_those_in_ms_over_the_reference(env_id, cost):
+    """Dense ones; terminal ones, and references of roofline, where the cost is not additive."""
+    model, reward = (WholePlans(), "terminal") if cost == "whole plans" else (cost, "dense")
+    in_ms = gymnasium.make(env_id, tasks=make_tasks(), cost=model, reward=reward)
+    relative = gymnasium.make(env_id, tasks=make_tasks(), cost=model, reward="relative", penalty=-1000)
+    ratios = []
+    for (_, ms, *_), (_, earned, *_, info) in zip(masked_rollout(in_ms, 0), masked_rollout(relative, 0), strict=True):
+        if info.get("outcome", "complete") == "complete":
+            assert earned == pytest.approx(ms / info["reference_ms"])
+        assert ("ratio" in info) == ("outcome" in info)
+        if "ratio" in info:
+            ratios.append(info["ratio"])
+            assert info["ratio"] == info["cost_ms"] / info["reference_ms"]
+    assert np.isfinite(ratios).any()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"penalty": -1.5}])
+def test_the_penalty_of_relative_rewards_is_in_reference_costs(arguments):
+    """It also bounds what complete plans earn, and goes with the task of each environment."""
+    penalty = arguments.get("penalty", -5.0)
+    settings = {"tasks": make_tasks(), "reward": "relative"} | arguments
+    ended = set()
+    for earned, outcome in returns(gymnasium.make(TABLE_WISE, **settings), 0, 150):
+        assert earned == pytest.approx(penalty) or (outcome == "complete" and penalty < earned < 0)
+        ended.add(outcome)
+    assert ended == {"complete", "no_device_fits"}
+    envs = native(TABLE_WISE, **settings)
+    envs.reset(options={"task_index": [0, 1, 2]})
+    _, rewards, terminated, _, _ = envs.step([9, 9, 9])
+    assert terminated.all()
+    np.testing.assert_allclose(rewards, penalty)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_many_environments_earn_relative_rewards_as_single_ones_do(mode):
+    settings = {"tasks": make_tasks(), "reward": "relative", "autoreset_mode": mode}
+    assert play_together([make(TABLE_WISE, **settings) for make in (wrapped, native)], seed=1, steps=40)["complete"] > 5
+
+
+def test_the_reference_is_the_longest_first_with_room_for_everything():
+    """Alone, t2 takes longest, then t1: t0 joins the shorter one of these two, though its memory is full."""
+    task = halvable_task([8, 16, 8], devices=2, memory_bytes=4096)
+    _, info = TableWiseEnv(tasks=[task], reward="relative").reset(seed=0)
+    roomy = halvable_task([8, 16, 8], devices=2)
+    [cost] = RooflineCost().evaluate(roomy, [ShardingPlan.table_wise(roomy, [1, 1, 0])])
+    assert info["reference_ms"] == pytest.approx(cost.total_ms)
+
+
+@pytest.mark.parametrize("name", ["roofline", "simulator"])
+def test_the_reference_is_that_of_lpt_where_memory_is_no_limit(name):
+    """`lpt` also breaks ties by bytes, and joins halves that meet on a device."""
+    cost, lpt = shardgym.make_cost(name), shardgym.make_solver("lpt")
+    tasks = [dataclasses.replace(task, topology=task.topology.roomy()) for task in shardgym.load_suite("quick-v1")]
+    costs = cost.additive()
+    costs.share_shards()
+    found = references_ms(costs, tasks)
+    theirs = np.array([cost.evaluate(task, [lpt.solve(task, cost)])[0].total_ms for task in tasks])
+    assert (np.abs(found / theirs - 1) < 1e-6).sum() >= 7
+    np.testing.assert_allclose(found, theirs, rtol=0.1)
+    # One by one or together makes no difference.
+    np.testing.assert_allclose(found, [references_ms(costs, [task])[0] for task in tasks], rtol=1e-9)
+
+
+def test_a_task_is_priced_once_however_often_it_is_played(monkeypatch):
+    asked = []
+
+    def priced(costs, tasks):
+        asked.extend(task.digest for task in tasks)
+        return references_ms(costs, tasks)
+
+    monkeypatch.setattr("shardgym.envs.scoring.references_ms", priced)
+    envs = native(TABLE_WISE, num_envs=4, tasks=make_tasks(), reward="relative")
+    observations, _ = envs.reset(seed=0)
+    for _ in range(60):
+        observations, *_ = envs.step(observations["action_mask"].argmax(axis=1))
+    assert sorted(asked) == sorted({task.digest for task in make_tasks()})
+
+
+def test_a_task_without_times_has_no_reference():
+    with pytest.raises(InputError, match=r"no reference cost: table 'odd' has 6 columns, .*widths divisible by 4"):
+        TableWiseEnv(tasks=[odd_task()], reward="relative").reset()

@@ -19,10 +19,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,12 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
+from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, BoardAgreement, ModelAgreement
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
-from shardgym.leaderboard import load_boards
-from shardgym.leaderboard.boards import joined
-from shardgym.leaderboard.details import agreement_of_measurements, ms_of_plans
-from shardgym.leaderboard.statistics import rank_agreement
+from shardgym.leaderboard import Board, load_boards
 from shardgym.machine import utc_now
 
 _DRAWS_PER_PLAN = 200
@@ -132,7 +132,7 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
     boards = [
         board
         for board in load_boards([LEADERBOARDS])
-        if board.key.judge == "fbgemm" and board.key.judge_version == version
+        if board.run.judge == "fbgemm" and board.run.judge_version == version
     ]
     for board in boards:
         for number, of_plans in ms_of_plans(board).items():
@@ -147,13 +147,14 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
             real = np.array(list(of_plans.values()))[priced]
             for name, guess in zip(models, np.array(guesses)[:, priced], strict=True):
                 tau, alike = rank_agreement(guess, real, CLOSE)
-                for hardware in (board.key.hardware, _ALL):
+                for hardware in (board.run.hardware, _ALL):
                     taus[name, hardware].append(tau)
                     right[name, hardware] += alike
-    pairs = [agreement_of_measurements(board) for board in joined(boards)]
-    if any(own for own, _ in pairs):
-        taus[REPEAT, _ALL] = [tau for own, _ in pairs for tau in own]
-        right[REPEAT, _ALL] = [alike for _, own in pairs for alike in own]
+    for one, other in itertools.permutations(boards, 2):
+        if one.run.suite == other.run.suite:
+            for tau, alike in agreement_of_measurements(one, other):
+                taus[REPEAT, _ALL].append(tau)
+                right[REPEAT, _ALL] += alike
     rows = [
         {
             "cost": name, "measured on": hardware, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
@@ -179,6 +180,44 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
         )
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows
+
+
+def ms_of_plans(board: Board) -> dict[int, dict[ShardingPlan, float]]:
+    """Return the cost of every distinct plan by task of the board, in ms."""
+    found: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+    for result in board.results:
+        if result.plan is not None and result.cost is not None and result.cost.feasible:
+            found[result.task_index].setdefault(result.plan, result.total_ms)
+    return found
+
+
+def agreement_of_measurements(one: Board, other: Board) -> Iterator[tuple[float, list[bool]]]:
+    """Yield what `rank_agreement` says of two boards of one suite for each task of which both have several plans."""
+    others = ms_of_plans(other)
+    for task, of_plans in ms_of_plans(one).items():
+        plans = [plan for plan in of_plans if plan in others[task]]
+        if len(plans) > 1:
+            costs = [np.array([measured[plan] for plan in plans]) for measured in (of_plans, others[task])]
+            yield rank_agreement(costs[1], costs[0], CLOSE)
+
+
+def rank_agreement(ms: Floats, reference_ms: Floats, close: float) -> tuple[float, list[bool]]:
+    """Return how far two costs of the same plans order them alike.
+
+    Args:
+        ms: of each plan, shape (P,), P being 2 or more.
+        reference_ms: of the same plans, shape (P,).
+        close: relative difference below which two plans are close, by the reference.
+
+    Returns:
+        Kendall's tau-b, and for each pair of close plans whether both costs order it alike.
+    """
+    alike = [
+        bool((ms[a] - ms[b]) * (reference_ms[a] - reference_ms[b]) > 0)
+        for a, b in itertools.combinations(range(len(ms)), 2)
+        if abs(reference_ms[a] / reference_ms[b] - 1) < close
+    ]
+    return float(kendalltau(ms, reference_ms).statistic), alike
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> list[ShardingPlan]:

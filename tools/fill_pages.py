@@ -3,9 +3,9 @@
 Without pages, records below leaderboards/ are packed first. With --check nothing is written; the exit code is 1 when a
 page would change, or records are not packed.
 
-- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --join --format md` prints, its
-  heading as plain bold text.
-- Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
+- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, headings
+  as plain bold text.
+- Between `<!-- details: FOLDER -->` and `<!-- end -->`: the same with `--details`, performance profiles.
 - Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
@@ -43,7 +43,6 @@ from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
-from shardgym.leaderboard.tables import render_details
 from shardgym.training.data import DataSet, load_data
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +119,7 @@ def filled(page: str, path: Path) -> str:
     link = f"[{COLUMNS.name}]({os.path.relpath(COLUMNS, path.resolve().parent)}#columns)"
     makers = {
         "table": lambda folder: _table(folder, link),
-        "details": lambda folder: render_details(_rankings(folder)[0], "md"),
+        "details": lambda folder: _table(folder, link, details=True),
         "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
         "model": model_summary,
         "env": env_description,
@@ -129,13 +128,13 @@ def filled(page: str, path: Path) -> str:
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
 
 
-@functools.cache  # the table and the details of a board are of the same records
+@functools.cache  # several blocks may be of the same records
 def _rankings(folder: str) -> list[Ranking]:
-    return [rank(board) for board in load_boards([ROOT / folder], join=True)]
+    return [rank(board) for board in load_boards([ROOT / folder])]
 
 
-def _table(folder: str, link: str) -> str:
-    tables = render(_rankings(folder), "md", link=link)
+def _table(folder: str, link: str, *, details: bool = False) -> str:
+    tables = render(_rankings(folder), "md", link=link, details=details)
     return re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
 
 

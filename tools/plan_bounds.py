@@ -113,7 +113,7 @@ def table(ranking: Ranking, folder: Path) -> str:
     """Return Markdown: how far the plans of each solver are above the bound, and the bound below those of the base."""
     bounds = read(folder)
     digests = {result.task_index: result.task_hash for result in ranking.board.results}
-    bound_ms = np.array([bounds[digests[task]] for task in ranking.board.tasks])
+    bound_ms = np.array([bounds[digests[task]] for task in range(ranking.board.num_tasks)])
     rows = []
     for row, counted_ms in zip(ranking.rows, ranking.counted_ms, strict=True):
         ratios = counted_ms / bound_ms

@@ -48,10 +48,10 @@ def on_files(_files: Files, /, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, /, *, page: Page, **_others: object) -> str:
-    """Lead to what `tox -e site` puts beside pages: notebooks that ran, and boards with charts and plans."""
+    """Lead to what `tox -e site` puts beside pages: notebooks that ran, and boards with charts."""
     html = html.replace('.ipynb"', '.html"')
     if re.fullmatch(r"leaderboards/[^/]+/README.md", page.file.src_uri):
-        html += '<p><a href="board.html">Charts, and every plan</a></p>'
+        html += '<p><a href="board.html">Charts</a></p>'
     return html
 
 

@@ -10,7 +10,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.evaluation.solver import Solver, make_solver
-from shardgym.leaderboard.ranking import BASE, COLUMN_FLOOR
+from shardgym.leaderboard.ranking import BASE
 from shardgym.leaderboard.statistics import MIN_TASKS, Interval, mean_interval, mean_ratio
 from shardgym.tasks.suites import Suite
 
@@ -45,7 +45,7 @@ class FloorComparison(NamedTuple):
 
 
 def compare_with_floor(
-    solver: Solver, suite: Suite, judge: str = "simulator", floor: str = COLUMN_FLOOR
+    solver: Solver, suite: Suite, judge: str = "simulator", floor: str = "lookahead_columns"
 ) -> FloorComparison:
     """Solve the tasks of a suite by a solver and by the floor, and compare what a judge says of the plans.
 

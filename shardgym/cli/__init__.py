@@ -80,7 +80,6 @@ ROOT = LazyGroup(
         "measure": ("plans:measure", "Measure what plans for one task cost."),
         "verify": ("records:verify", "Score stored plans again and compare with their records."),
         "leaderboard": ("run:leaderboard", "Print ranked tables from stored records."),
-        "plot": ("run:plot", "Draw three plots for every ranked table."),
         "sweep": ("sweep:sweep_machines", "Plan a model for other GPUs and numbers of them."),
         "import-tables": ("tables:import_tables", "Make a task of your own tables, or of a log of their ids."),
         "import-torchrec": ("torchrec:import_torchrec", "Make a task from your own TorchRec model."),

@@ -1,4 +1,4 @@
-"""run, leaderboard, plot: solvers on a suite, their plans scored, and what came of it as tables, pages and figures."""
+"""run, leaderboard: solvers on a suite, their plans scored, and what came of it as tables and pages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from shardgym.cli.common import (
     NOTATION,
     Command,
     OneOf,
-    answer,
     engine_options,
     folder,
     json_option,
     natural,
-    open_cost,
     parse_spec,
     positive,
     positive_number,
@@ -35,9 +33,7 @@ from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
 from shardgym.files import write_whole
 from shardgym.leaderboard import BASE, load_boards, rank, render
-from shardgym.leaderboard.figures import PLOT_FORMATS
 from shardgym.leaderboard.page import render_page
-from shardgym.leaderboard.plots import write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
@@ -218,73 +214,35 @@ def _how_to_continue(out: Path) -> str:
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
 @click.option(
     "--format", "table_format", type=OneOf("format", (*FORMATS, HTML)), default="text",
-    help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts and plans, which needs plotly.",
+    help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts, which needs plotly.",
 )  # fmt: skip
-@click.option(
-    "--join", is_flag=True,
-    help="Join what several processors, or other ids, measured: a task counts once, and the table says how far they "
-    "agree.",
-)  # fmt: skip
-@click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
+@click.option("--details", is_flag=True, help="Performance profiles below the tables.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
-@click.option("--also", "also_name", metavar="COST", help="A column of what this cost says of the plans, too.")
 @json_option
 def leaderboard(
     paths: tuple[str, ...],
     suite_name: str | None,
     table_format: str,
-    join: bool,
     details: bool,
     out: Path | None,
-    also_name: str | None,
     as_json: bool,
 ) -> int:
     """Print ranked tables from stored records.
 
-    PATH is a folder of runs, or a records file; without one it is the folder results.
+    PATH is a folder of runs, or a records file; without one it is the folder results. Every folder has a table of its
+    own: solvers that are to share one run into one folder.
 
-    Records of different suites, judges or hardware go into different tables; --join makes one of those that differ in
-    hardware or ids alone. Records of the same from several folders share one. What two of them hold with the same plan
-    and cost counts once. Where they hold the same solver, task and seed with other plans or costs, or different tasks
-    under one index, none is preferred: each of these folders has its own table, which names it and says why.
-
-    --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
-    performance profiles, groups, and the plans themselves, two beside each other.
+    --format html makes one file that needs no network: tables to sort and filter, costs with their intervals, and cost
+    against solving time.
     """
-    if table_format == HTML and (details or also_name is not None):
-        raise click.UsageError("--format html goes without --details, which the page has, and without --also")
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name, join=join)]
-    with contextlib.nullcontext() if also_name is None else open_cost(also_name) as also:
-        if as_json:
-            print_json([to_dict(ranking, also) for ranking in rankings])
-            return 0
-        is_page = table_format == HTML
-        text = render_page(rankings) if is_page else render(rankings, table_format, details=details, also=also)
+    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    if as_json:
+        print_json([to_dict(ranking) for ranking in rankings])
+        return 0
+    text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
     if out is None:
         print(text)
     else:
         write_whole(out, text)
         print(out)
-    return 0
-
-
-@click.command("plot", cls=Command)
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option(
-    "--format", "file_format", type=OneOf("format", PLOT_FORMATS), default="svg", help=", ".join(PLOT_FORMATS)
-)
-@click.option("--out", type=folder, default="plots", help="Where the plots go.")
-@json_option
-def plot(paths: tuple[str, ...], file_format: str, out: Path, as_json: bool) -> int:
-    """Draw three plots for every ranked table.
-
-    PATH is a folder of runs, or a records file; without one it is the folder results.
-
-    SUITE-JUDGE-profile: share of plans within a factor of the best one of their task. SUITE-JUDGE-pareto: cost against
-    median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Where several tables are of one
-    suite and judge, names have the hardware as well. Needs matplotlib.
-    """
-    rankings = [rank(board) for board in load_boards(paths or ("results",))]
-    files = [str(file) for file in write_plots(rankings, out, file_format)]
-    answer(as_json, {"files": files}, "\n".join(files))
     return 0

@@ -217,12 +217,12 @@ def _check_task(
             continue
         if not judge.deterministic:
             measured[number] = new.total_ms / max(old.total_ms, 1e-9)
-        agrees = not judge.deterministic or same_times(old, new)
+        agrees = not judge.deterministic or _same_times(old, new)
         said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
         yield number, ("ok" if agrees else "mismatch", said)
 
 
-def same_times(old: PlanCost, new: PlanCost) -> bool:
+def _same_times(old: PlanCost, new: PlanCost) -> bool:
     """Say whether all times are the same to `EXACT`."""
     if old.per_device.shape != new.per_device.shape:
         return False

@@ -180,97 +180,22 @@ def rank_ranges(ahead: Bools) -> list[tuple[int, int]]:
     return [(1 + int(ahead[:, n].sum()), count - int(ahead[n].sum())) for n in range(count)]
 
 
-def detectable_ratio(logs: Floats) -> float | None:
-    """Return how many times the cost of another a solver's has to be for the two to be told apart.
-
-    By the spread of the differences of each pair, the median over all pairs, as the first of Holm's comparisons.
-
-    Args:
-        logs: as for `clearly_ahead`, of two solvers or more.
-
-    Returns:
-        None where the tasks are too few for any two of so many solvers.
-    """
-    first, second = np.triu_indices(len(logs), 1)
-    widths = []
-    for own in logs[first] - logs[second]:
-        interval = mean_interval(own - own.mean(), LEVEL / len(first))
-        if interval is None:
-            return None
-        widths.append((interval.high - interval.low) / 2)
-    return float(np.exp(np.median(widths)))
-
-
 def mean_ratio(costs: Floats, reference: Floats) -> float:
     """Return the geometric mean of costs / reference over tasks, both of shape (n,); NaN when n is 0."""
     return float(np.exp(np.log(costs / reference).mean())) if costs.size else float("nan")
 
 
-def probability_of_improvement(costs: Sequence[Floats]) -> Floats:
-    """Return how likely a plan of one solver is cheaper than one of another for a task drawn at random.
-
-    The mean over tasks of the share of pairs of seeds, equal costs counted by half (Mann and Whitney's U; Agarwal et
-    al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021, section 4.3).
+def pareto_front(times: Floats, costs: Floats) -> Bools:
+    """Say which solvers no other one dominates: none is at least as fast and as cheap, and better in one of the two.
 
     Args:
-        costs: by solver, each of shape (seeds, T); infinite where it failed.
-
-    Returns:
-        Of solver i over solver j, shape (n, n); one half on the diagonal.
+        times: seconds per plan by solver, shape (n,).
+        costs: of plans, shape (n,); NaN for a solver that solved nothing, which is not among them.
     """
-    count = len(costs)
-    found = np.full((count, count), 0.5)
-    for i in range(count):
-        for j in range(i + 1, count):
-            mine = costs[i][:, None]
-            theirs = costs[j][None]
-            found[i, j] = ((mine < theirs) + 0.5 * (mine == theirs)).mean()
-            found[j, i] = 1 - found[i, j]
-    return found
-
-
-def rank_agreement(ms: Floats, reference_ms: Floats, close: float) -> tuple[float, list[bool]]:
-    """Return how far two costs of the same plans order them alike.
-
-    Args:
-        ms: of each plan, shape (P,), P being 2 or more.
-        reference_ms: of the same plans, shape (P,).
-        close: relative difference below which two plans are close, by the reference.
-
-    Returns:
-        Kendall's tau-b, and for each pair of close plans whether both costs order it alike.
-    """
-    from scipy import stats
-
-    alike = [
-        bool((ms[a] - ms[b]) * (reference_ms[a] - reference_ms[b]) > 0)
-        for a, b in itertools.combinations(range(len(ms)), 2)
-        if abs(reference_ms[a] / reference_ms[b] - 1) < close
-    ]
-    return float(stats.kendalltau(ms, reference_ms).statistic), alike
-
-
-def share_ends(shares: Floats, num_tasks: int) -> Floats | None:
-    """Return the 95 % intervals of means over tasks of figures from 0 to 1, as if each were 0 or 1: they spread most.
-
-    Wilson, Probable inference, the law of succession, and statistical inference, 1927.
-
-    Args:
-        shares: the means, of any shape.
-        num_tasks: that they are taken over.
-
-    Returns:
-        Lower and upper ends, shape (2, ...); None for fewer than `MIN_TASKS` tasks.
-    """
-    from scipy import stats
-
-    if num_tasks < MIN_TASKS:
-        return None
-    squared = float(stats.norm.isf(LEVEL / 2)) ** 2
-    centre = (shares + squared / (2 * num_tasks)) / (1 + squared / num_tasks)
-    width = np.sqrt(squared * (shares * (1 - shares) / num_tasks + squared / (4 * num_tasks**2)))
-    width = width / (1 + squared / num_tasks)
-    return np.clip(np.stack([centre - width, centre + width]), 0.0, 1.0)
+    no_worse = (times[:, None] <= times) & (costs[:, None] <= costs)
+    better = (times[:, None] < times) | (costs[:, None] < costs)
+    dominated: Bools = np.any(no_worse & better, axis=0)
+    return ~dominated & ~np.isnan(costs)
 
 
 def performance_profile(costs: Sequence[Floats], factors: Floats) -> Floats:

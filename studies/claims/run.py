@@ -6,8 +6,7 @@ FOLDERs hold records of `shardgym run`, by default those of the simulated boards
 per board, one per family of suites where it has a single rival, and one per largest width where its figure is said to
 depend on that. "against" is the best of the rivals on the same tasks. "ahead" is the geometric mean over tasks of the
 rival's cost over the solver's, less 1, with the 95 % interval of the boards; for balance, of the solver's over the
-rival's. Tasks that one of the two did not solve are left out. Costs are geometric means over seeds, and over the
-measurements of a task where there are several. Beside each claim stands the same against LPT, which no paper has as a
+rival's. Tasks that one of the two did not solve are left out. Costs are geometric means over seeds. Beside each claim stands the same against LPT, which no paper has as a
 rival.
 
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
@@ -35,7 +34,7 @@ from shardgym.arrays import Bools, Floats
 from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
 from shardgym.leaderboard.boards import SolverResults
-from shardgym.leaderboard.ranking import HEURISTICS, over_measurements
+from shardgym.leaderboard.ranking import HEURISTICS
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
@@ -112,32 +111,25 @@ class BoardResults:
 
     Attributes:
         name: of the suite.
-        tasks: of the board, each measurement of a task one of its own.
-        same_tasks: for each task of the suite, T of them, the places of its measurements in `tasks`.
-        groups: name of the group of every task of the suite, shape (T,).
+        groups: name of the group of every task, shape (T,).
         solvers: by name.
     """
 
     name: str
-    tasks: tuple[int, ...]
-    same_tasks: list[list[int]]
     groups: list[str]
     solvers: dict[str, SolverResults]
 
     @classmethod
     def of(cls, board: Board) -> BoardResults:
         """Sort the records of a board by solver."""
-        suite = load_suite(board.key.suite)
+        suite = load_suite(board.run.suite)
         solvers = {results.solver: results for results in SolverResults.of_board(board)}
-        groups = [suite.group(board.suite_index(board.tasks[places[0]])) for places in board.same_tasks]
-        return cls(suite.name, board.tasks, board.same_tasks, groups, solvers)
+        return cls(suite.name, [suite.group(index) for index in range(board.num_tasks)], solvers)
 
     def figures(self, solver: str, measure: str) -> Floats:
-        """Return a figure of which less is better, geometric mean over measurements, NaN without one, shape (T,)."""
+        """Return a figure of which less is better, NaN without one, shape (T,)."""
         results = self.solvers[solver]
-        figures = results.cost_ms if measure == "cost" else 1 / balance(results, self.tasks)
-        means: Floats = np.exp(over_measurements(np.log(figures), self.same_tasks))
-        return means
+        return results.cost_ms if measure == "cost" else 1 / balance(results)
 
 
 def main() -> int:
@@ -149,7 +141,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     try:
-        boards = [BoardResults.of(board) for board in load_boards(arguments.folders or BOARDS, join=True)]
+        boards = [BoardResults.of(board) for board in load_boards(arguments.folders or BOARDS)]
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -254,12 +246,12 @@ def compared(mine: Floats, theirs: Floats, threshold: float) -> dict[str, Any]:
     return found | shown | {"from": f"{low - 1:+.1%}", "to": f"{high - 1:+.1%}", "here": verdict}
 
 
-def balance(results: SolverResults, tasks: Sequence[int]) -> Floats:
+def balance(results: SolverResults) -> Floats:
     """Return compute of the least loaded device over that of the most loaded one, as AutoShard rewards it.
 
     The mean over seeds by task, at least `LEAST_BALANCE`; NaN where the solver has no cost; shape (T,).
     """
-    found: dict[int, list[float]] = {index: [] for index in tasks}
+    found: dict[int, list[float]] = {index: [] for index in range(results.seed_ms.shape[1])}
     for record in results.records:
         if record.status == "ok" and record.cost is not None:
             compute = record.cost.compute_ms

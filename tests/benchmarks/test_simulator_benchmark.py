@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym import load_suite, make_cost
-from shardgym.evaluation.result import read_records
+from shardgym.evaluation.result import RunInfo, read_records
 
 pytestmark = pytest.mark.repository
 
@@ -38,13 +38,16 @@ def test_random_plans_are_of_whole_tables_that_fit(script):
 def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, tmp_path, monkeypatch):
     """Two tasks of a board, and the same costs again under other ids: a perfect repeat beside models that err."""
     module = script("simulator")
-    board = Path(module.__file__).parents[1] / "leaderboards" / "dlrm4-v2-fbgemm" / "records.jsonl.xz"
-    records = [result for result in read_records(board) if result.task_index < 2]
+    board = Path(module.__file__).parents[1] / "leaderboards" / "dlrm4-v2-fbgemm"
+    records = [result for result in read_records(board / "records.jsonl.xz") if result.task_index < 2]
+    run = RunInfo.beside(board)
     monkeypatch.setattr(module, "LEADERBOARDS", tmp_path)
     for seed in (0, 1):
         folder = tmp_path / f"ids{seed}"
         folder.mkdir()
-        again = [dataclasses.replace(r, judge_settings=r.judge_settings | {"seed": seed}) for r in records]
+        settings = run.judge_settings | {"seed": seed}
+        dataclasses.replace(run, judge_settings=settings).write(folder)
+        again = [dataclasses.replace(result, judge_settings=settings) for result in records]
         (folder / "records.jsonl").write_text("".join(result.to_json() + "\n" for result in again))
         rows = {row["cost"]: row for row in module.on_boards(write=False)}  # the last of a cost is of all hardware
         assert rows["judge"]["tasks"] == 2 * (seed + 1)

@@ -157,7 +157,7 @@ def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, capsys
     assert main([*command, "--out", "named"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"random", "mine", BASE}
-    assert "mine is evaluation_toys:Tuned with k=2." in ranking["notes"]
+    assert "mine is evaluation_toys:Tuned with k=2." in ranking["footer"][2]
     assert main([*command, "--solver", "dim_greedy", "--out", "chosen"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"dim_greedy", BASE}

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
 
 import numpy as np
 import pytest
-from evaluation_toys import Halves, ToySuite, toy_tasks
+from board_toys import board_of, record, rows_of, write
 
-from shardgym import PlanCost, Shard, ShardingPlan
-from shardgym.evaluation import evaluate
-from shardgym.evaluation.result import Result
 from shardgym.leaderboard import BASE, load_boards, rank, render
-from shardgym.leaderboard.notes import footer, notes
+from shardgym.leaderboard.notes import footer
 from shardgym.leaderboard.tables import to_dict
-
-TASKS = toy_tasks(40)
-
-
-def record(solver, index, outcome, seed=0, **fields):
-    """Return a result: `outcome` is a cost in ms, or a status."""
-    values = {
-        "suite": "toys", "task_index": index, "task_hash": TASKS[index].digest, "solver": solver, "seed": seed,
-        "judge": "lab-cost", "oracle": "roofline", "hardware": "lab", "status": "ok", "solve_time_s": 0.5,
-        "started": "2025-01-01T00:00:00+00:00",
-    }  # fmt: skip
-    if isinstance(outcome, str):
-        return Result(**values | {"status": outcome, "reason": "because"} | fields)
-    session = fields.pop("session", "")
-    cost = PlanCost([[0, outcome, 0, 0, 0]] * 2, "lab-cost", "1", fields.get("hardware", "lab"), session=session)
-    return Result(**values | {"plan": Halves().solve(TASKS[index], None), "cost": cost} | fields)
-
-
-def board_of(folder, outcomes, **fields):
-    """Write records of {solver: outcome per task, None for no record} and read them as one board."""
-    rows = [
-        record(solver, index, outcome, **fields)
-        for solver, column in outcomes.items()
-        for index, outcome in enumerate(column)
-        if outcome is not None
-    ]
-    folder.mkdir(exist_ok=True)
-    (folder / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
-    (board,) = load_boards([folder])
-    return board
-
-
-def board_of_seeds(folder, outcomes):
-    """Likewise of {solver: outcomes per seed and task}."""
-    rows = [
-        record(solver, index, outcome, seed)
-        for solver, table in outcomes.items()
-        for seed, column in enumerate(table)
-        for index, outcome in enumerate(column)
-    ]
-    (folder / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
-    (board,) = load_boards([folder])
-    return board
-
-
-def rows_of(ranking):
-    return {row.solver: row for row in ranking.rows}
-
 
 # Ratios
 
@@ -95,14 +43,13 @@ def test_the_base_is_the_same_however_good_other_heuristics_are(tmp_path):
 
 
 def test_a_tasks_cost_is_the_geometric_mean_over_seeds(tmp_path):
-    ranking = rank(board_of_seeds(tmp_path, {"a": [[1.0, 4.0], [4.0, 9.0]]}))
+    ranking = rank(board_of(tmp_path, {"a": [[1.0, 4.0], [4.0, 9.0]]}))
     assert ranking.rows[0].mean_ms == pytest.approx((2 + 6) / 2)
-    assert "Every solver ran with seeds 0, 1; a task's cost is the geometric mean over them." in notes(ranking)
 
 
 def test_the_spread_over_seeds_is_that_of_their_geometric_means(tmp_path):
     """The second seed is 2 % costlier everywhere: standard deviation of two values, log(1.02) / sqrt(2)."""
-    ranking = rank(board_of_seeds(tmp_path, {"a": [[1.0, 2.0], [1.02, 2.04]], "one": [[1.0, 2.0]]}))
+    ranking = rank(board_of(tmp_path, {"a": [[1.0, 2.0], [1.02, 2.04]], "one": [[1.0, 2.0]]}))
     assert rows_of(ranking)["a"].seed_spread == pytest.approx(math.log(1.02) / math.sqrt(2))
     assert math.isnan(rows_of(ranking)["one"].seed_spread)
     assert "2 (±1.4 %)" in render([ranking])
@@ -113,7 +60,7 @@ def test_a_task_is_the_unit_of_intervals_however_many_seeds_there_are(tmp_path):
     """The same plans with three seeds say no more than with one."""
     costs = np.random.default_rng(1).lognormal(size=12).tolist()
     seeds = {BASE: [[1.0] * 12], "once": [costs], "thrice": [costs] * 3}
-    rows = rows_of(rank(board_of_seeds(tmp_path, seeds)))
+    rows = rows_of(rank(board_of(tmp_path, seeds)))
     assert rows["thrice"].relative_interval == pytest.approx(rows["once"].relative_interval)
     assert rows["once"].relative_interval.low < rows["once"].relative < rows["once"].relative_interval.high
 
@@ -132,32 +79,9 @@ def test_a_failure_counts_and_does_not_decide_alone(tmp_path):
     assert footer(ranking)[1] == "Failed: 1 of 60 records, counted as the plan of lpt."
 
 
-@pytest.mark.parametrize("judge", ["roofline", "evaluation_toys:DriftingCost"])
-def test_a_failure_counts_the_bases_own_record_of_the_task(judge, tmp_path):
-    """Tables fit on two devices only when one is cut, so one solver gives up; for any kind of judge."""
-    tasks = [
-        dataclasses.replace(
-            task,
-            tables=tuple(dataclasses.replace(table, embedding_dim=8) for table in task.tables[:3]),
-            topology=dataclasses.replace(task.topology, memory_bytes=(480, 480)),
-        )
-        for task in toy_tasks()
-    ]
-    tasks.append(toy_tasks()[0])  # which it solves
-    evaluate(ToySuite(tasks, "tight"), ["dim_greedy", BASE], out=tmp_path, judge=judge, oracle="roofline")
-    (board,) = load_boards([tmp_path])
-    ranking = rank(board)
-    assert rows_of(ranking)["dim_greedy"].failures == {"infeasible": 3}
-    of_base = {result.task_index: result.total_ms for result in board.results if result.solver == BASE}
-    assert ranking.counted_ms[-1][0, :3] == pytest.approx([of_base[index] for index in range(3)])
-    solved = next(r.total_ms for r in board.results if r.solver == "dim_greedy" and r.status == "ok")
-    assert rows_of(ranking)["dim_greedy"].relative == pytest.approx((solved / of_base[3]) ** (1 / 4))
-    assert footer(ranking)[1].startswith("Failed: 3 of 8 records, counted as the plan of lpt.")
-
-
 def test_a_failure_counts_the_mean_over_the_seeds_that_the_base_solved_the_task_with(tmp_path):
     seeds = {"a": [["error", 1.0, 1.0]], BASE: [[2.0, "error", 3.0], [8.0, 5.0, 3.0]]}
-    ranking = rank(board_of_seeds(tmp_path, seeds))
+    ranking = rank(board_of(tmp_path, seeds))
     assert ranking.base_ms == pytest.approx([4.0, 5.0, 3.0])
     counted = dict(zip((row.solver for row in ranking.rows), ranking.counted_ms, strict=True))
     assert counted["a"][0] == pytest.approx([4.0, 1.0, 1.0])
@@ -196,30 +120,21 @@ def test_figures_of_a_row_do_not_change_when_another_row_goes(tmp_path):
         assert rest == {name: row for name, row in every.items() if name != gone}
 
 
-def test_a_solver_that_solves_nothing_has_no_rank(tmp_path):
-    ranking = rank(board_of(tmp_path, {"a": [1.0] * 6, "hopeless": ["infeasible"] * 6, "broken": ["error"] * 6}))
-    ranks = [(row.solver, row.ranks) for row in ranking.rows]
-    assert ranks == [("a", (1, 1)), ("broken", None), ("hopeless", None)]
-    assert "hopeless" in render([ranking])
-
-
 def test_a_solver_that_solves_nothing_has_no_figures(tmp_path):
     """They would be those of the base, whose plans its failures count as."""
     outcomes = {BASE: [[2.0] * 6] * 2, "hopeless": [["infeasible"] * 6] * 2, "once": [["error"] * 5 + [2.0]] * 2}
-    ranking = rank(board_of_seeds(tmp_path, outcomes))
-    lines = {
-        line.split()[0]: line.split() for line in render([ranking], details=True).splitlines() if "hopeless" in line
-    }
+    ranking = rank(board_of(tmp_path, outcomes))
+    lines = [line.split() for line in render([ranking]).splitlines() if "hopeless" in line]
     row = rows_of(ranking)["hopeless"]
+    assert row.ranks is None
     assert all(map(math.isnan, (row.relative, row.mean_ms, row.seed_spread)))
-    assert lines["-"][:8] == ["-", "hopeless", "-", "-", "100", "%", "2", "-"]
+    assert lines[0][:8] == ["-", "hopeless", "-", "-", "100", "%", "2", "-"]
     assert rows_of(ranking)["once"].relative == pytest.approx(1.0)
 
 
 def test_when_nobody_solves_anything_there_is_still_a_table(tmp_path):
     ranking = rank(board_of(tmp_path, {"a": ["error"], "b": ["infeasible"]}))
     assert [row.ranks for row in ranking.rows] == [None, None]
-    assert "Records of b without a cost: 1 infeasible, first on task 0: because." in notes(ranking)
     assert render([ranking], details=True)
 
 
@@ -240,15 +155,19 @@ def test_an_incomplete_solver_is_listed_last_without_a_rank(tmp_path):
 
 def test_a_run_that_was_stopped_has_no_ranks_yet(tmp_path):
     """run.json tells that seven tasks were asked for."""
-    (tmp_path / "run.json").write_text(
-        '{"suite":"toys","judge":"lab-cost","judge_version":"1","judge_settings":{},"hardware":"lab","oracle":"roofline",'
-        '"oracle_settings":{},"time_limit_s":null,"num_tasks":7,"solvers":["later","earlier","a"],"seeds":[0]}'
-    )
-    ranking = rank(board_of(tmp_path, {"a": [1.0] * 6}))
+    write(tmp_path, [record("a", n, 1.0) for n in range(6)], 7, solvers=("later", "earlier", "a"))
+    ranking = rank(*load_boards([tmp_path]))
     assert [(row.solver, row.ranks) for row in ranking.rows] == [("a", None), ("earlier", None), ("later", None)]
-    assert rows_of(ranking)["a"].completeness == pytest.approx(6 / 7)
+    assert [row.completeness for row in ranking.rows] == pytest.approx([6 / 7, 0.0, 0.0])
     assert rows_of(ranking)["a"].mean_ms == 1.0
     assert render([ranking], details=True)
+
+
+def test_a_solver_is_held_to_the_seeds_that_it_has(tmp_path):
+    """One has seed 0 on all tasks, one three seeds of which one lacks a task."""
+    ranking = rank(board_of(tmp_path, {"one": [[1.0] * 7], "three": [[1.0] * 7, [1.0] * 7, [1.0] * 6 + [None]]}))
+    found = [(row.solver, row.num_seeds, row.completeness, row.ranks) for row in ranking.rows]
+    assert found == [("one", 1, 1.0, (1, 1)), ("three", 3, pytest.approx(20 / 21), None)]
 
 
 # Ranks
@@ -282,19 +201,6 @@ def test_few_tasks_give_no_interval_and_no_rank(tmp_path, tasks, ranks):
     assert ("no ranks, no intervals" in render([ranking])) is (tasks < 6)
 
 
-def test_of_few_tasks_the_table_says_how_far_apart_two_solvers_must_be(tmp_path):
-    """Differences of 1 % and -1 % in turn over 12 tasks; 6 tasks have 64 ways to flip, too few for three pairs."""
-    even = [1.01 if i % 2 else 0.99 for i in range(12)]
-    few = rank(board_of(tmp_path, {BASE: [1.0] * 12, "b": even}))
-    assert few.detectable == pytest.approx(1.0067, abs=0.001)
-    assert "12 tasks are few: two solvers must differ by some 0.67 % to differ in rank." in footer(few)[1]
-    three = rank(board_of(tmp_path, {BASE: [1.0] * 6, "b": [2.0] * 6, "c": [4.0] * 6}))
-    assert [row.ranks for row in three.rows] == [(1, 3)] * 3
-    assert "6 tasks are too few to tell any two of 3 solvers apart by rank." in footer(three)[1]
-    many = rank(board_of(tmp_path, {BASE: [1.0] * 20, "b": [2.0] * 20}))
-    assert math.isnan(many.detectable)
-
-
 def test_ranks_are_the_same_every_time_and_do_not_depend_on_the_order_of_records(tmp_path):
     noisy = np.random.default_rng(0).lognormal(size=(3, 12)).tolist()
     names = ["x", "y", "z"]
@@ -307,40 +213,8 @@ def test_ranks_are_the_same_every_time_and_do_not_depend_on_the_order_of_records
 # Boards and their rendering
 
 
-def test_hardware_judges_and_suites_never_share_a_table(tmp_path):
-    kinds = [{}, {"hardware": "b"}, {"suite": "c"}, {"judge_settings": {"x": 1}}]
-    for number, fields in enumerate(kinds):
-        board_of(tmp_path / str(number), {"solver": [1.0]}, **fields)
-    assert len(load_boards([tmp_path])) == 4
-
-
-def test_folders_of_the_same_share_one(tmp_path):
-    board_of(tmp_path / "a", {"one": [1.0, 1.0]})
-    board_of(tmp_path / "b", {"two": [2.0, 2.0]})
-    (board,) = load_boards([tmp_path])
-    assert [row.solver for row in rank(board).rows] == ["one", "two"]
-
-
-def test_notes_tell_how_the_times_came_about(tmp_path):
-    board_of(tmp_path / "a", {"one": [1.0, 1.0]}, session="monday")
-    board_of(tmp_path / "b", {"two": [2.0, 2.0]}, session="tuesday")
-    text = " ".join(notes(rank(load_boards([tmp_path])[0])))
-    assert "2 tasks hold times of different measurement sessions" in text
-    assert "Communication was modelled, not measured, for 2 of 2 tasks" in text
-
-
-def test_times_of_a_busy_machine_are_said_to_be(tmp_path):
-    """Half a second passed for each plan; times of few milliseconds say nothing."""
-    told = "WARNING: times are those of a busy machine, or solvers waited: time/plan is more than 1.5 times the "
-    slow = rank(board_of(tmp_path, {"a": [1.0]}, cpu_time_s=0.25))
-    assert f"{told}processor time of a (2.0)." in footer(slow)[2]
-    assert "busy" not in footer(rank(board_of(tmp_path, {"a": [1.0]}, cpu_time_s=0.45)))[2]
-    short = board_of(tmp_path, {"a": [1.0]}, cpu_time_s=0.001, solve_time_s=0.01)
-    assert "busy" not in footer(rank(short))[2]
-
-
 def test_failures_of_several_seeds_are_a_share_as_those_of_one(tmp_path):
-    ranking = rank(board_of_seeds(tmp_path, {BASE: [[1.0] * 4], "a": [["error", 1.0, 1.0, 1.0]] * 3}))
+    ranking = rank(board_of(tmp_path, {BASE: [[1.0] * 4], "a": [["error", 1.0, 1.0, 1.0]] * 3}))
     assert re.search(r" a .* 25 % ", render([ranking]))
 
 
@@ -359,79 +233,4 @@ def test_markdown_and_json_carry_the_same_figures(tmp_path):
     assert [row["relative"] for row in data["rows"]] == pytest.approx([0.5, 1.0])
     assert data["rows"][0]["relative_interval"] is None
     assert data["base"] == BASE
-
-
-# Floors
-
-
-def learned_board(folder, outcomes, learned):
-    """A board on which some solvers have weights; `learned` says how many columns their tables are cut into."""
-    rows = []
-    for solver, column in outcomes.items():
-        for index, outcome in enumerate(column):
-            row = record(solver, index, outcome)
-            if solver in learned:
-                row = dataclasses.replace(row, weights_digest="0" * 64, plan=in_columns(TASKS[index], learned[solver]))
-            rows.append(row)
-    (folder / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
-    (board,) = load_boards([folder])
-    return board
-
-
-def in_columns(task, parts):
-    """Return a plan with every table cut into so many parts by columns; with 0, into two by rows."""
-    shards = []
-    if not parts:
-        for table in task.tables:
-            half = table.num_embeddings // 2
-            for device, rows in enumerate(((0, half), (half, table.num_embeddings))):
-                shards.append(Shard(table.name, rows, (0, table.embedding_dim), device))
-        return ShardingPlan.of(task, shards)
-    for table in task.tables:
-        width = table.embedding_dim // parts
-        starts = range(0, table.embedding_dim, width)
-        shards += [Shard(table.name, (0, table.num_embeddings), (start, start + width), 0) for start in starts]
-    return ShardingPlan.of(task, shards)
-
-
-def test_learned_solvers_are_held_against_the_floor_of_their_own_environment(tmp_path):
-    spread = np.geomspace(0.98, 1.02, 8)
-    outcomes = {
-        BASE: [10.0] * 8, "lookahead": [9.0] * 8, "lookahead_columns": [8.0] * 8, "plus": [1.0] * 8,
-        "whole": (9.0 * 0.9 * spread).tolist(), "level": (9.0 * spread).tolist(), "cuts": (8.0 * 1.1 * spread).tolist(),
-        "lookahead_any": [7.0] * 8, "kinds": (7.0 * 0.8 * spread).tolist(),
-    }  # fmt: skip
-    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1, "level": 1, "cuts": 2, "kinds": 0}))
-    rows = rows_of(ranking)
-    assert {solver: row.floor for solver, row in rows.items() if row.floor} == {
-        "whole": "lookahead", "level": "lookahead", "cuts": "lookahead_columns", "kinds": "lookahead_any"
-    }  # fmt: skip
-    assert rows["whole"].of_floor == pytest.approx(0.9, rel=1e-3)
-    assert rows["cuts"].of_floor == pytest.approx(1.1, rel=1e-3)
-    assert rows["whole"].of_floor_interval.contains(0.9)
-    assert {solver: row.beats_floor for solver, row in rows.items() if row.floor} == {
-        "whole": True, "level": False, "cuts": False, "kinds": True
-    }  # fmt: skip
-    text = render([ranking])
-    assert re.search(r"whole .* 0\.900 \(0\.8\d\d \.\. 0\.9\d\d\)  ", text)
-    assert re.search(r"level .* 1\.000 \(0\.9\d\d \.\. 1\.0\d\d\), not beaten", text)
-    assert "cuts is learned and does not beat lookahead_columns, which is not: 1.100 of its cost" in text
-    assert "whole is learned and does not" not in text
-    assert to_dict(ranking)["rows"][0]["floor"] is None
-
-
-@pytest.mark.parametrize("of_floor", [{}, {"lookahead": ["infeasible"] * 8}])
-def test_without_plans_of_the_floor_nothing_is_said_of_it(tmp_path, of_floor):
-    outcomes = {BASE: [10.0] * 8, "whole": [9.0] * 8, "lookahead_columns": [1.0] * 8} | of_floor
-    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1}))
-    assert all(row.floor is None for row in ranking.rows)
-    assert "floor" not in render([ranking])
-
-
-def test_few_tasks_have_a_ratio_to_the_floor_and_no_verdict(tmp_path):
-    ranking = rank(learned_board(tmp_path, {"lookahead": [9.0] * 3, "whole": [10.0] * 3}, {"whole": 1}))
-    text = render([ranking])
-    assert rows_of(ranking)["whole"].of_floor == pytest.approx(10 / 9)
-    assert "1.111" in text
-    assert "not beaten" not in text
-    assert "does not beat" not in text
+    assert (data["profile"]["shares"]["mine"][0], data["profile"]["shares"][BASE][-2:]) == (1.0, [0.0, 1.0])

@@ -16,10 +16,9 @@ from shardgym.leaderboard.statistics import (
     mean_interval,
     mean_ratio,
     p_values,
+    pareto_front,
     performance_profile,
-    probability_of_improvement,
     rank_ranges,
-    share_ends,
 )
 
 #: Differences of solvers with equal means: normal, with tails so heavy that they have no variance, and skewed.
@@ -151,25 +150,14 @@ def test_best_is_what_no_other_ties_with(costs, expected):
     assert tie_marks(costs) == expected
 
 
-def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_is_equal():
-    """First task: 1 < 2 in one of two pairs, equal in the other. Second task: a failure is costlier than any plan."""
-    mine = np.array([[1.0, 5.0], [2.0, 5.0]])
-    theirs = np.array([[2.0, np.inf]])
-    found = probability_of_improvement([mine, theirs])
-    assert found.tolist() == [[0.5, 0.875], [0.125, 0.5]]
-
-
-def test_intervals_of_improvement_are_those_of_a_share_of_tasks_and_add_up():
-    """75 of 100 tasks: Wilson's interval is from 0.657 to 0.825; of all six tasks it still leaves room."""
-    low, high = share_ends(np.array([0.75, 0.25]), 100)
-    assert (low[0], high[0]) == pytest.approx((0.6569, 0.8246), abs=1e-4)
-    assert low + high[::-1] == pytest.approx(1.0)
-    assert share_ends(np.array(1.0), 6)[0] == pytest.approx(6 / (6 + 1.96**2), abs=1e-4)
-    assert share_ends(np.array([0.5]), 5) is None
-
-
 def test_a_performance_profile_is_relative_to_the_best_plan_of_each_task():
     """Best plans cost 1 and 4; the second solver is at 1.5 and 1 times these, the third failed once."""
     costs = [np.array([[1.0, 8.0]]), np.array([[1.5, 4.0]]), np.array([[np.inf, 4.4]])]
     shares = performance_profile(costs, np.array([1.0, 1.1, 1.5, 2.0]))
     assert shares.tolist() == [[0.5, 0.5, 0.5, 1.0], [0.5, 0.5, 1.0, 1.0], [0.0, 0.5, 0.5, 0.5]]
+
+
+def test_the_pareto_front_has_whom_nobody_dominates():
+    """The second is dearer and slower than the first, the last solved nothing; of equals both are on it."""
+    front = pareto_front(np.array([1.0, 2.0, 3.0, 3.0, 9.0]), np.array([1.0, 1.1, 0.9, 0.9, np.nan]))
+    assert front.tolist() == [True, False, True, True, False]

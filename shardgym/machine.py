@@ -144,11 +144,6 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     return min(available)
 
 
-def resident_bytes() -> int:
-    """Return how many bytes of memory this process holds."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _memory_groups(proc: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield folder, limit file and use file of this process's memory group and of the groups around it."""
     try:

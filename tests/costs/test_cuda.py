@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shardgym.costs.fbgemm import cuda
+from shardgym.costs.fbgemm import cuda, worker
+from shardgym.costs.fbgemm.cuda import MOST_FLUSHES, PATIENCE, HostLead
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.operator import OPTIMIZERS, build_operator
 from shardgym.costs.fbgemm.process import JobError
-from shardgym.costs.fbgemm.worker import Measurer
 from shardgym.tables.table import EmbeddingTable
 
 pytestmark = [
@@ -74,129 +74,95 @@ def gpu(monkeypatch):
     return gpu
 
 
-def shard_set(rows=50, batch_size=6):
-    table = EmbeddingTable("t", rows, 8, 2.0)
-    return ShardSet((ShardSpec(table, (0, rows), 8),), batch_size, "fp32", "exact_sgd")
+def job(warmups=0, iterations=1, rows=50):
+    shard = ShardSpec(EmbeddingTable("t", rows, 8, 2.0), (0, rows), 8)
+    return TimingJob(ShardSet((shard,), 6, "fp32", "exact_sgd"), warmups, iterations)
 
 
-def test_events_around_each_phase_are_the_times(gpu):
-    times = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(shard_set(), warmups=1, iterations=3)).times
-    assert times.tolist() == [[1.0, 1.0]] * 3
-    assert gpu.log == (["event"] * 4 + ["wait"]) * 4
-
-
-def test_the_hardware_tag_is_the_gpus_name(gpu):
-    assert cuda.CudaBackend().facts()["hardware"] == "cuda-nvidia-stand-in-1"
-
-
-def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gpu, monkeypatch):
-    flushed = []
-    monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: flushed.append(times))
-    gpu.ahead = 2
-    times = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(shard_set(), warmups=0, iterations=1)).times
-    assert times.shape == (1, 2)
-    assert flushed == [1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(("ahead", "notes"), [(0, ()), (10**9, (HOST_WAITED,))])
-def test_times_that_include_waiting_for_the_host_say_so(gpu, ahead, notes):
-    """The stand-in that is ahead of the host waits for it, however many flushes there are."""
-    gpu.ahead = ahead
-    found = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(shard_set(), warmups=0, iterations=2))
-    assert found.times.shape == (2, 2)
-    assert found.notes == notes
-
-
-def test_only_steps_that_are_reported_count_and_only_those_of_the_job(gpu, monkeypatch):
-    """The first job's first step, a warm-up, waits behind the most flushes; its second one does not, nor do others."""
-    waits = iter([True] * 8 + [False] * 3)
-    attempt = cuda.CudaBackend._attempt
-    monkeypatch.setattr(cuda.CudaBackend, "_attempt", lambda self, *given: (next(waits), attempt(self, *given)[1]))
-    backend = cuda.CudaBackend()
-    measure = Measurer(backend, seed=0)
-    assert measure(TimingJob(shard_set(), warmups=1, iterations=1)).notes == ()
-    assert backend.host_waits == 1
-    assert measure(TimingJob(shard_set(), warmups=0, iterations=2)).notes == ()
-
-
-def test_the_flush_overwrites_more_than_the_cache_holds(gpu):
+def test_events_around_each_phase_are_the_times_and_the_cache_is_flushed(gpu):
     backend = cuda.CudaBackend()
     backend._flush.fill_(7.0)
-    backend.step(backend.build(shard_set()), ids_of(backend), backend.gradient(shard_set()))
+    times = worker.Measurer(backend, seed=0)(job(warmups=1, iterations=3)).times
+    assert times.tolist() == [[1.0, 1.0]] * 3
+    assert gpu.log == (["event"] * 4 + ["wait"]) * 4
     assert backend._flush.nbytes == 2 * 400
     assert not backend._flush.any()
+    assert backend.facts()["hardware"] == "cuda-nvidia-stand-in-1"
 
 
-def ids_of(backend):
-    from shardgym.costs.fbgemm.operator import RequestMaker
+@pytest.mark.parametrize(("ahead", "flushed", "notes"), [
+    (2, [1, 1, 2, 2], ()), (10**9, [n for n in (1, 2, 4, 8, 16, 32, 64, 128) for _ in "ab"], (HOST_WAITED,)),
+])  # fmt: skip
+def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gpu, monkeypatch, ahead, flushed, notes):
+    seen = []
+    monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: seen.append(times))
+    gpu.ahead = ahead
+    found = worker.Measurer(cuda.CudaBackend(), seed=0)(job())
+    assert found.times.shape == (1, 2)
+    assert (seen, found.notes) == (flushed, notes)
 
-    return RequestMaker(0, backend.device, 10**6).request(shard_set(), 0)
+
+def attempts_that_need(least, seen):
+    """The GPU waits with fewer flushes than `least`; an attempt takes as many ms as it has flushes."""
+
+    def attempt(flushes):
+        seen.append(flushes)
+        return flushes < least, (float(flushes), 0.0)
+
+    return attempt
 
 
-def test_all_weights_are_random(gpu):
-    weights = cuda.CudaBackend().build(shard_set()).split_embedding_weights()[0]
-    assert weights.abs().max() <= 0.01
-    assert len(weights.unique()) > 0.9 * weights.numel()
+def test_the_lead_is_kept_for_the_next_step_and_shrinks_while_it_suffices():
+    lead, seen = HostLead(), []
+    for _ in range(3 * PATIENCE + 2):
+        lead.timed(attempts_that_need(6, seen))
+    assert seen == [1, 2, 4, *[8] * PATIENCE, *[7] * PATIENCE, *[6] * PATIENCE, 5, 10, 10]
+    assert lead.given_up == 0
 
 
-def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):
-    measure = Measurer(cuda.CudaBackend(), seed=0)
+def test_where_no_lead_suffices_the_longest_is_taken():
+    lead, seen = HostLead(), []
+    times = [lead.timed(attempts_that_need(MOST_FLUSHES + 1, seen)) for _ in range(3)]
+    assert times == [(float(MOST_FLUSHES), 0.0)] * 3
+    assert seen == [1, 2, 4, 8, 16, 32, 64, MOST_FLUSHES, MOST_FLUSHES, MOST_FLUSHES]
+    assert lead.given_up == 3
+
+
+def test_ids_that_were_kept_are_given_up_before_a_job_is_refused(gpu):
+    """What is kept for the next job counts as used memory; there is room once nothing is kept and it is released."""
+    measure = worker.Measurer(cuda.CudaBackend(), seed=0)
+    measure(job())
     gpu.free = 1000
     with pytest.raises(JobError, match=r"needs \d{4,} bytes of GPU memory, 1200 bytes are available"):
-        measure(TimingJob(shard_set(), warmups=0, iterations=1))
-    gpu.free = 10**9
-    assert measure(TimingJob(shard_set(), warmups=0, iterations=1)).times.shape == (1, 2)
-
-
-def test_ids_that_were_kept_are_given_up_before_a_content_is_refused(gpu):
-    """What is kept for the next job counts as used memory; there is room once nothing is kept and it is released."""
-    measure = Measurer(cuda.CudaBackend(), seed=0)
-    measure(TimingJob(shard_set(), warmups=0, iterations=1))
-    assert measure._requests.drawn.currsize > 0
-    gpu.free = 1000
+        measure(job())
 
     def release():
-        gpu.free = 1000 if measure._requests.drawn.currsize else 10**9
+        gpu.free = 10**9
 
     cuda.torch.cuda.empty_cache = release
-    assert measure(TimingJob(shard_set(rows=60), warmups=0, iterations=1)).times.shape == (1, 2)
+    assert measure(job(rows=60)).times.shape == (1, 2)
 
 
-def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, monkeypatch):
-    measure = Measurer(cuda.CudaBackend(), seed=0)
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), JobError, r"ran out of memory: measuring needs about \d+ bytes"),
+        (RuntimeError("kernel.cuh:311 CUDA Error: out of memory"), JobError, "ran out of memory"),
+        (RuntimeError("CUDA error: an illegal memory access"), RuntimeError, "illegal memory access"),
+    ],
+)
+def test_memory_that_runs_out_is_a_refusal_and_other_errors_are_not(gpu, monkeypatch, error, expected, message):
+    """Loading a kernel takes memory that torch's allocator does not know of."""
 
-    def build(self, shard_set):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cuda.CudaBackend, "build", build)
-        with pytest.raises(JobError, match=r"ran out of memory: measuring needs about \d+ bytes, \d+ bytes were"):
-            measure(TimingJob(shard_set(), warmups=0, iterations=1))
-    assert "release" in gpu.log
-    assert measure(TimingJob(shard_set(), warmups=0, iterations=1)).times.shape == (1, 2)
-
-
-def fails_with(monkeypatch, error):
-    def build(self, shard_set):
+    def build(*_):
         raise error
 
-    monkeypatch.setattr(cuda.CudaBackend, "build", build)
-    return Measurer(cuda.CudaBackend(), seed=0)
-
-
-@pytest.mark.parametrize("text", ["CUDA error: out of memory", "kernel.cuh:311 CUDA Error: out of memory"])
-def test_memory_that_runs_out_outside_of_the_allocator_is_a_refusal_too(gpu, monkeypatch, text):
-    """Loading a kernel takes memory that torch's allocator does not know of."""
-    with pytest.raises(JobError, match=r"ran out of memory: measuring needs about \d+ bytes"):
-        fails_with(monkeypatch, RuntimeError(text))(TimingJob(shard_set(), warmups=0, iterations=1))
-
-
-def test_any_other_error_of_a_kernel_is_no_refusal(gpu, monkeypatch):
-    """After an illegal access the process is of no use any more and must be replaced."""
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        fails_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))(
-            TimingJob(shard_set(), warmups=0, iterations=1)
-        )
+    measure = worker.Measurer(cuda.CudaBackend(), seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "build_operator", build)
+        with pytest.raises(expected, match=message):
+            measure(job())
+    assert measure(job()).times.shape == (1, 2)
 
 
 def test_a_machine_without_a_gpu_is_refused_with_torchs_own_reason(gpu):
@@ -208,25 +174,19 @@ def test_a_machine_without_a_gpu_is_refused_with_torchs_own_reason(gpu):
         cuda.CudaBackend()
 
 
-def test_the_gradient_is_one_tensor_that_grows_and_changes_its_type(gpu):
-    backend = cuda.CudaBackend()
-    small, large = backend.gradient(shard_set()), backend.gradient(shard_set(batch_size=60))
-    assert small.shape == (6, 8)
-    assert large.shape == (60, 8)
-    assert backend.gradient(shard_set()).data_ptr() == large.data_ptr()
-    assert backend.gradient(shard_set()._replace(precision="fp16")).dtype == torch.float16
+def test_gpu_memory_counts_weights_state_values_ids_and_their_sorting():
+    shard = ShardSpec(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
+    shard_set = ShardSet((shard,), 10, "fp16", "adam")
+    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, twice 3 batches of 10 x (2 + 1) 8-byte numbers
+    # (drawn and merged), and what sorting one batch takes, five times as much as the batch.
+    assert cuda.gpu_bytes(shard_set, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720 + 5 * 240
 
 
-def test_only_drawn_ids_are_kept_not_merged_ones(gpu):
-    kept = cuda.CudaBackend().kept_bytes()
-    assert kept.drawn == (10**9 + 200) // 3
-    assert kept.merged == 0
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_operator_has_all_weights_and_states_on_the_gpu(optimizer, precision):
+@pytest.mark.parametrize(("optimizer", "precision"), [*((name, "fp32") for name in OPTIMIZERS), ("exact_sgd", "fp16")])
+def test_the_operator_has_all_weights_and_states_on_the_gpu(monkeypatch, optimizer, precision):
     """Built on tensors that have a device and a shape but no values."""
+    training = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    monkeypatch.setattr(training.SplitTableBatchedEmbeddingBagsCodegen, "split_embedding_weights", lambda self: [])
     shards = tuple(ShardSpec(EmbeddingTable(f"t{n}", 100 + n, 32), (0, 100 + n), 8 * (n + 1)) for n in range(3))
     shard_set = ShardSet(shards, 64, precision, optimizer)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -1,15 +1,15 @@
-"""The operator computes what the full table would: values, gradients, recycled memory, the clock."""
+"""FBGEMM's kernels on the CPU: what shards compute, what is timed, with which ids."""
 
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shardgym.costs.fbgemm import worker
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
-from shardgym.costs.fbgemm.operator import RequestMaker
-from shardgym.costs.fbgemm.worker import Measurer
+from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
+from shardgym.costs.fbgemm.process import JobError
+from shardgym.costs.fbgemm.worker import CpuBackend, Measurer, fixed_gradient
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
@@ -27,8 +27,6 @@ BATCH = 12
 
 @pytest.fixture(scope="module")
 def backend():
-    from shardgym.costs.fbgemm.cpu import CpuBackend
-
     return CpuBackend()
 
 
@@ -49,26 +47,26 @@ def pooled_on_full_table(table, weights, seed=0):
     return torch.nn.functional.embedding_bag(torch.from_numpy(bags.indices), weights, offsets, mode="sum")
 
 
-def run_shards(backend, problem, plan, device, weights):
+def run_shards(problem, plan, device, weights):
     """Put the shards' part of the full weights into the operator and return pooled values per shard."""
     shard_set = ShardSet.of(problem, plan.on(device))
-    operator = backend.build(shard_set)
+    operator = build_operator(shard_set)
     shards = sorted(plan.on(device), key=lambda s: (s.table, s.rows, s.num_columns))
     for shard, held in zip(shards, operator.split_embedding_weights(), strict=True):
+        assert torch.count_nonzero(held) == held.numel()  # no page is untouched
         held.copy_(weights[shard.table][slice(*shard.rows), slice(*shard.columns)])
-    pooled = operator(*RequestMaker(0, backend.device, 10**6).request(shard_set, 0))
+    pooled = operator(*RequestMaker(0, torch.device("cpu"), 10**6).request(shard_set, 0))
     return zip(shards, pooled.split([s.num_columns for s in shards], dim=1), strict=True)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp16", 2e-2)])
-def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(backend, precision, tolerance):
+def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(precision, tolerance):
     problem = task(precision=precision)
     plan = plan_of(problem)
-    plan.validate(problem)
     weights = {t.name: torch.randn(t.num_embeddings, t.embedding_dim) for t in problem.tables}
     got = {t.name: torch.zeros(BATCH, t.embedding_dim) for t in problem.tables}
     for device in range(3):
-        for shard, pooled in run_shards(backend, problem, plan, device, weights):
+        for shard, pooled in run_shards(problem, plan, device, weights):
             got[shard.table][:, slice(*shard.columns)] += pooled.detach().float()
     for table in problem.tables:
         torch.testing.assert_close(
@@ -77,60 +75,20 @@ def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(backend, p
 
 
 def test_backward_updates_the_weights_by_the_gradient(backend):
-    problem = task()
-    shard_set = ShardSet.of(problem, [Shard.whole(A, 0)])
-    operator = backend.build(shard_set)
+    shard_set = ShardSet.of(task(), [Shard.whole(A, 0)])
+    operator = build_operator(shard_set)
     weights = torch.randn(60, 16, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
-    gradient = backend.gradient(shard_set)
+    gradient = fixed_gradient(shard_set, backend.device)
     backend.step(operator, RequestMaker(0, backend.device, 10**6).request(shard_set, 0), gradient)
     pooled_on_full_table(A, weights).backward(gradient)
     torch.testing.assert_close(operator.split_embedding_weights()[0], weights.detach() - 0.01 * weights.grad)
 
 
-def test_operators_share_one_memory_that_only_grows(backend):
-    if not backend.keeps_operators:
-        pytest.skip("this version of FBGEMM takes no memory from its caller")
-    problem = task()
-    small, large = (ShardSet.of(problem, [Shard.whole(t, 0)]) for t in (B, A))
-    first, second = backend.build(small), backend.build(large)
-    places = [op.split_embedding_weights()[0].data_ptr() for op in (first, second, backend.build(small))]
-    assert len(set(places)) == 1
-
-
-def test_a_job_that_needs_the_memory_gets_that_of_earlier_ones():
-    from shardgym.costs.fbgemm.cpu import CpuBackend
-
-    def resident_bytes():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    backend = CpuBackend()
-    large = EmbeddingTable("large", 300_000, 64, 1.0)
-    problem = ShardingTask((large,), Topology(num_devices=1, memory_bytes=2**30), batch_size=BATCH)
-    held = ShardSet.of(problem, [Shard.whole(large, 0)])
-    backend.build(held)
-    before = resident_bytes()
-    backend.release()
-    assert before - resident_bytes() > 0.9 * 4 * held.num_weights
-    assert backend.build(held).split_embedding_weights()[0].abs().sum() > 0
-
-
-def test_no_weight_lies_on_an_untouched_page(backend):
-    weights = backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0]
-    assert torch.count_nonzero(weights) > 0.9 * weights.numel()
-
-
-def test_versions_that_take_no_memory_get_random_weights_of_their_own(backend, monkeypatch):
-    monkeypatch.setattr(backend, "keeps_operators", False)
-    first, second = (backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0] for _ in "ab")
-    assert first.data_ptr() != second.data_ptr()
-    assert torch.count_nonzero(first) > 0.9 * first.numel()
-
-
 def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
     heavy = EmbeddingTable("heavy", 50_000, 64, 40.0)
     shard_set = ShardSet.of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
-    operator, gradient = backend.build(shard_set), backend.gradient(shard_set)
+    operator, gradient = build_operator(shard_set), fixed_gradient(shard_set, backend.device)
     ids = RequestMaker(0, backend.device, 10**8).request(shard_set, 0)
     process, thread = time.process_time_ns(), time.thread_time_ns()
     for _ in range(5):
@@ -140,18 +98,13 @@ def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
 
 
 @pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_every_precision_and_cpu_optimiser_runs(backend, precision, optimizer):
-    problem = task(precision=precision, optimizer=optimizer)
-    times = Measurer(backend, seed=0)(TimingJob(ShardSet.of(problem, plan_of(problem).on(1)), 1, 3)).times
+@pytest.mark.parametrize("pooling", [0.0, 2.0])
+def test_every_cpu_optimiser_runs_with_and_without_ids(backend, pooling, optimizer):
+    problem = task(tables=(EmbeddingTable("t", 10, 4, pooling),), precision="fp16", optimizer=optimizer)
+    job = TimingJob(ShardSet.of(problem, [Shard.whole(problem.tables[0], 0)]), 1, 3)
+    times = Measurer(backend, seed=0)(job).times
     assert times.shape == (3, 2)
     assert (times > 0).all()
-
-
-def test_a_table_that_is_never_looked_up_can_be_measured(backend):
-    unused = EmbeddingTable("unused", 10, 4, 0.0)
-    shard_set = ShardSet.of(task(tables=(unused,)), [Shard.whole(unused, 0)])
-    assert np.isfinite(Measurer(backend, seed=0)(TimingJob(shard_set, warmups=0, iterations=1)).times).all()
 
 
 def test_steps_have_different_ids_and_every_job_the_same(backend):
@@ -168,3 +121,14 @@ def test_steps_have_different_ids_and_every_job_the_same(backend):
     measure(job)
     assert all(torch.equal(first, again) for first, again in zip(seen[:3], seen[3:], strict=True))
     assert not any(a.shape == b.shape and torch.equal(a, b) for a, b in [seen[:2], seen[1:3]])
+
+
+def test_a_job_that_lacks_memory_gets_that_of_kept_ids(backend, monkeypatch):
+    measure = Measurer(backend, seed=0)
+    job = TimingJob(ShardSet.of(task(), [Shard.whole(A, 0)]), warmups=0, iterations=1)
+    measure(job)
+    room = iter([0, 10**9, 0, 0])
+    monkeypatch.setattr(worker, "available_bytes", lambda: next(room))
+    assert measure(job).times.shape == (1, 2)
+    with pytest.raises(JobError, match=r"measuring needs \d+ bytes of memory, 0 bytes are available"):
+        measure(job)

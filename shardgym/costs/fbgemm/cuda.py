@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.operator import Ids, KeptBytes, build_operator, dtype_of, fill_weights, versions
+from shardgym.costs.fbgemm.operator import Ids, dtype_of, versions
 from shardgym.costs.fbgemm.process import JobError
 from shardgym.errors import error_text
 from shardgym.machine import slug
@@ -79,8 +79,6 @@ class CudaBackend:
         JobError: there is no GPU.
     """
 
-    keeps_operators = False
-
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             reason = f"torch sees no CUDA device ({_why_no_gpu()})"
@@ -91,15 +89,14 @@ class CudaBackend:
         self._flush = torch.empty(_FLUSH_FACTOR * cache // 4, dtype=torch.float32, device=self.device)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]
         self._lead = HostLead()
-        self._gradient = torch.empty(0)
 
     def facts(self) -> dict[str, Any]:
         """Return hardware tag and versions."""
         return {"hardware": gpu_tag(0), "versions": versions()}
 
-    def kept_bytes(self) -> KeptBytes:
-        """Return a share of the memory for drawn ids; merging again on the GPU is cheaper than caching merged ids."""
-        return KeptBytes(drawn=int(self._available_bytes() * _FOR_IDS), merged=0)
+    def kept_bytes(self) -> int:
+        """Return the memory for drawn ids."""
+        return int(self._available_bytes() * _FOR_IDS)
 
     @property
     def host_waits(self) -> int:
@@ -122,22 +119,6 @@ class CudaBackend:
             raise JobError(
                 f"the GPU ran out of memory: measuring needs about {needed} bytes, {available} bytes were available"
             ) from None
-
-    def build(self, shard_set: ShardSet) -> Any:
-        """Return the operator of `shard_set` with random weights."""
-        operator = build_operator(shard_set, self.device)
-        fill_weights(operator)
-        return operator
-
-    def gradient(self, shard_set: ShardSet) -> torch.Tensor:
-        """Return a view of one fixed random tensor."""
-        count = shard_set.batch_size * shard_set.width
-        dtype = dtype_of(shard_set)
-        if self._gradient.dtype != dtype or self._gradient.numel() < count:
-            self._gradient = torch.empty(0)  # the old one's memory is free for the new one
-            generator = torch.Generator(device=self.device).manual_seed(0)
-            self._gradient = torch.randn(count, generator=generator, dtype=dtype, device=self.device)
-        return self._gradient[:count].view(shard_set.batch_size, shard_set.width)
 
     def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> Times:
         """Run forward and backward once, each from a cold cache, and return the kernels' times in ms.
@@ -163,10 +144,6 @@ class CudaBackend:
         waited |= _is_past(backward_start)
         torch.cuda.synchronize(self.device)
         return waited, (forward_start.elapsed_time(forward_end), backward_start.elapsed_time(backward_end))
-
-    def holds_too_much(self) -> bool:
-        """Never: torch's allocator gives memory back by itself before a job fails for the lack of it."""
-        return False
 
     def release(self) -> None:
         """Return unused memory to the driver."""

@@ -13,12 +13,9 @@ from typing import Any, Protocol
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, Ids, TableIds, build_operator
+from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, WEIGHT, Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Sums
 from shardgym.tables.table import Optimizer
-
-#: Value of all weights. It does not matter, but each page must have been written to: else it is the kernel's zero page.
-WEIGHT = 0.01
 
 
 class Lookup:
@@ -46,12 +43,7 @@ class Lookup:
         # Then the operator writes what is exchanged.
         self._as_pooled = list(sums.begins) == [0, *itertools.accumulate(widths)][:-1] and sum(widths) == sums.width
         if held is not None:
-            if dense:
-                self.operator = _dense_operator(held)
-            else:
-                self.operator = build_operator(held, bounds_check=True)
-            for weights in self.operator.split_embedding_weights():
-                weights.fill_(WEIGHT)
+            self.operator = _dense_operator(held) if dense else build_operator(held, bounds_check=True)
         self._pooled: Any = None
 
     @classmethod
@@ -95,12 +87,15 @@ def _dense_operator(held: ShardSet) -> Any:
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 
     precision = SparseType.FP16 if held.precision == "fp16" else SparseType.FP32
-    return DenseTableBatchedEmbeddingBagsCodegen(
+    operator = DenseTableBatchedEmbeddingBagsCodegen(
         [(shard.num_rows, shard.width) for shard in held.shards],
         weights_precision=precision,
         output_dtype=precision,
         use_cpu=torch.get_default_device().type == "cpu",
     )
+    for weights in operator.split_embedding_weights():
+        weights.fill_(WEIGHT)
+    return operator
 
 
 class DenseOptimizer(Protocol):

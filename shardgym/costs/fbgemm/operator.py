@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -21,9 +19,9 @@ OPTIMIZERS = {
     "adagrad": "EXACT_ADAGRAD",
     "adam": "ADAM",
 }
-#: Weights are uniform in +- this value. Values do not matter, but every page must have been written to: otherwise it is
-#: the kernel's shared zero page, which stays in the cache, so that reads would be too fast.
-WEIGHT_SPREAD = 0.01
+#: Value of all weights. It does not matter, but every page must have been written to: otherwise it is the kernel's
+#: shared zero page, which stays in the cache, so that reads would be too fast.
+WEIGHT = 0.01
 #: Of every optimiser. Its values do not matter for times either.
 LEARNING_RATE = 0.01
 EPSILON = 0.01
@@ -32,7 +30,6 @@ EPSILON = 0.01
 def build_operator(
     shard_set: ShardSet,
     device: torch.device | None = None,
-    host_buffers: Mapping[str, torch.Tensor] | None = None,
     *,
     bounds_check: bool = False,
 ) -> Any:
@@ -41,8 +38,6 @@ def build_operator(
     Args:
         shard_set: the shards of the device; unpooled ones are apart, and of one width.
         device: where weights live and kernels run; torch's default one when None.
-        host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
-            versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
         bounds_check: whether every forward pass looks at all ids first, as it does by FBGEMM's default.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
@@ -56,8 +51,7 @@ def build_operator(
     on_cpu = device.type == "cpu"
     where = (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     precision = SparseType.FP16 if shard_set.precision == "fp16" else SparseType.FP32
-    extra: dict[str, Any] = {"preallocated_host_buffers": dict(host_buffers)} if host_buffers else {}
-    return SplitTableBatchedEmbeddingBagsCodegen(
+    built = SplitTableBatchedEmbeddingBagsCodegen(
         [(shard.num_rows, shard.width, *where) for shard in shard_set.shards],
         weights_precision=precision,
         output_dtype=precision,
@@ -67,21 +61,10 @@ def build_operator(
         pooling_mode=PoolingMode.SUM if shard_set.shards[0].table.is_pooled else PoolingMode.NONE,
         bounds_check_mode=BoundsCheckMode.WARNING if bounds_check else BoundsCheckMode.NONE,
         device=device,
-        **extra,
     )
-
-
-def fill_weights(operator: Any) -> None:
-    """Give all weights of an operator small random values."""
-    for weights in operator.split_embedding_weights():
-        weights.uniform_(-WEIGHT_SPREAD, WEIGHT_SPREAD)
-
-
-def takes_host_buffers() -> bool:
-    """Return whether this FBGEMM takes memory of the caller for weights (1.8 does, 1.6 does not)."""
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-
-    return "preallocated_host_buffers" in inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters
+    for weights in built.split_embedding_weights():
+        weights.fill_(WEIGHT)
+    return built
 
 
 def versions() -> dict[str, str]:
@@ -122,18 +105,6 @@ class Ids(NamedTuple):
 
     indices: torch.Tensor
     offsets: torch.Tensor
-
-
-class KeptBytes(NamedTuple):
-    """Sizes of the caches of ids on the device, in bytes.
-
-    Attributes:
-        drawn: for ids of single tables.
-        merged: for ids of whole shard sets.
-    """
-
-    drawn: int
-    merged: int
 
 
 class RequestMaker:

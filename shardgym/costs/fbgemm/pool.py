@@ -12,14 +12,15 @@ from shardgym.costs.fbgemm.jobs import StepTimes, TimingJob
 from shardgym.costs.fbgemm.process import ChildProcess, require_linux
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 
-#: Variables of every worker. The allocator keeps freed memory instead of mapping it afresh, and there is one thread.
-#: The last four are switches of CUDA and FBGEMM that change which kernels run, or make the host wait for each of them:
-#: measurements must not depend on the user's shell.
+#: Variables of the process. The allocator keeps freed memory instead of mapping it afresh, in huge pages, which lower
+#: the spread between processes, and there is one thread. The last ones are switches of CUDA and FBGEMM that change
+#: which kernels run, or make the host wait for each of them: measurements must not depend on the user's shell.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_MMAP_THRESHOLD_": str(2**62),
     "MALLOC_TRIM_THRESHOLD_": str(2**62),
     "MALLOC_TOP_PAD_": str(2**26),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -15,7 +15,6 @@ import torch
 
 from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
 from shardgym.costs.fbgemm.jobs import ShardSpec
-from shardgym.costs.fbgemm.lookup import WEIGHT
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Rows, StepClock, StepPlan
 from shardgym.tables.table import EmbeddingTable
@@ -34,11 +33,7 @@ class RowLookup:
 
     def __init__(self, rows: Rows) -> None:
         self.num_shards = 0 if rows.shards is None else len(rows.shards.shards)
-        self.operator: Any = None
-        if rows.shards is not None:
-            self.operator = build_operator(rows.shards, bounds_check=True)
-            for weights in self.operator.split_embedding_weights():
-                weights.fill_(WEIGHT)
+        self.operator: Any = None if rows.shards is None else build_operator(rows.shards, bounds_check=True)
         self._rows: Any = None
         self._counts: list[int] = []
 

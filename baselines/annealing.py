@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from baselines.placement_prices import Changes, Neighbourhood
-from baselines.queries import QuerySearch, SearchRun
+from baselines.queries import Queries, QuerySearch, SearchRun
 from shardgym.arguments import check_int
 from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
@@ -46,20 +46,19 @@ class Annealing(QuerySearch):
     ) -> None:
         super().__init__(queries)
         for name, value in (("start_temperature", start_temperature), ("end_temperature", end_temperature)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            if not 0 < value < math.inf:
                 raise InputError(f"{name} of annealing must be a positive share of a plan's cost, got {value!r}")
-        if isinstance(swaps, bool) or not isinstance(swaps, int | float) or not 0 <= swaps <= 1:
+        if not 0 <= swaps <= 1:
             raise InputError(f"swaps of annealing must be a share from 0 to 1, got {swaps!r}")
         self.start_temperature = start_temperature
         self.end_temperature = end_temperature
         self.swaps = swaps
         self.together = check_int("together", together, 1)
 
-    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+    def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`."""
         assert start is not None
-        budget = run.budget
-        queries = run.queries
+        budget, rng = run.budget, np.random.default_rng(run.seed)
         placement = Neighbourhood(run.task, run.cost, start)
         now_ms = first_ms = run.incumbent.cost_ms
         in_vain = 0
@@ -67,14 +66,14 @@ class Annealing(QuerySearch):
             budget.check()
             share = max(queries.asked / queries.limit, budget.spent)
             temperature = self.start_temperature ** (1 - share) * self.end_temperature**share * first_ms
-            changes = self._draw(placement, run.task.num_devices, run.rng)
+            changes = self._draw(placement, run.task.num_devices, rng)
             changes = changes.take(placement.are_allowed(changes))
             changes = changes.take(slice(queries.take(len(changes.given))))
             in_vain = 0 if len(changes.given) else in_vain + 1
             if in_vain:
                 continue
             costs = placement.costs_ms(changes)
-            accepted = costs - now_ms <= temperature * run.rng.exponential(size=len(costs))
+            accepted = costs - now_ms <= temperature * rng.exponential(size=len(costs))
             if accepted.any():
                 first = int(accepted.argmax())
                 placement.make(changes, first)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from baselines.placement_prices import Changes, Neighbourhood, joined
-from baselines.queries import QuerySearch, SearchRun
+from baselines.queries import Queries, QuerySearch, SearchRun
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
@@ -52,25 +52,28 @@ class LocalSearch(QuerySearch):
         self.improvement = improvement
         self.splits = splits
 
-    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+    def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`; ends in a local optimum where queries last."""
         assert start is not None
         placement = Neighbourhood(run.task, run.cost, start)
         together = sys.maxsize
         if self.improvement == "first":
             together = _PRICED_TOGETHER if run.cost.deterministic else _MEASURED_TOGETHER
-        while self._improve(run, placement, together):
+        rng = np.random.default_rng(run.seed)
+        while self._improve(run, queries, placement, together, rng):
             pass
 
-    def _improve(self, run: SearchRun, placement: Neighbourhood, together: int) -> bool:
+    def _improve(
+        self, run: SearchRun, queries: Queries, placement: Neighbourhood, together: int, rng: np.random.Generator
+    ) -> bool:
         """Make one change that makes the plan cheaper; False where there is none, or no query is left."""
         for device in (-placement.compute_ms).argsort(kind="stable").tolist():
             changes = self._changes_of(placement, device)
-            changes = changes.take(run.rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
+            changes = changes.take(rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
             for first in range(0, len(changes.given), together):
                 run.budget.check()
                 some = changes.take(slice(first, first + together))
-                some = some.take(slice(run.queries.take(len(some.given))))
+                some = some.take(slice(queries.take(len(some.given))))
                 if not len(some.given):
                     return False
                 costs = placement.costs_ms(some)

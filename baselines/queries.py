@@ -7,8 +7,6 @@ import contextlib
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from baselines.column_greedy import place_with_cuts, whole_tables
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
@@ -33,23 +31,21 @@ class Queries:
     Args:
         limit: given by the user; when None, any number with a time limit, else 50 for each table, or 32 where the cost
             is measured.
-        task: the task.
-        cost: the oracle.
-        time_limit_s: of the search.
+        run: the search.
 
     Attributes:
         limit: queries in all; infinite for any number.
         asked: queries so far.
     """
 
-    def __init__(self, limit: int | None, task: ShardingTask, cost: CostModel, time_limit_s: float | None) -> None:
+    def __init__(self, limit: int | None, run: SearchRun) -> None:
         self.limit: float
         if limit is not None:
             self.limit = limit
-        elif time_limit_s is not None:
+        elif run.budget.limited:
             self.limit = math.inf
         else:
-            self.limit = _QUERIES_PER_TABLE * task.num_tables if cost.deterministic else _MEASURED_QUERIES
+            self.limit = _QUERIES_PER_TABLE * run.task.num_tables if run.cost.deterministic else _MEASURED_QUERIES
         self.asked = 0
 
     @property
@@ -66,28 +62,36 @@ class Queries:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One call of `QuerySearch.solve`: what is asked of it, what it may still ask, and the best plan so far."""
+    """One call of `IncumbentSearch.solve`: what is asked of it, and the best plan so far."""
 
     task: ShardingTask
     cost: CostModel
-    rng: np.random.Generator
+    seed: int
     budget: Budget
-    queries: Queries
     incumbent: Incumbent
 
 
-class QuerySearch(abc.ABC):
-    """A search that asks a number of queries and returns its incumbent.
+class IncumbentSearch(abc.ABC):
+    """A search that may start from a plan, that ends in time, and that returns the best plan it has come across."""
 
-    Args:
-        queries: plans that the oracle prices; see `Queries` for None.
+    def check_ready(self, cost: CostModel) -> None:  # noqa: B027
+        """Raise `InputError` where the cost is of a kind that the search cannot ask."""
 
-    Raises:
-        InputError: `queries` is neither None nor a whole number from 1 on.
-    """
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:  # noqa: B027
+        """Do what a time limit is not for."""
 
-    def __init__(self, queries: int | None = None) -> None:
-        self.queries = None if queries is None else check_int("queries", queries, 1)
+    def check_task(self, task: ShardingTask, cost: CostModel) -> None:  # noqa: ARG002
+        """Raise `NoFeasiblePlanError` where it is plain that no plan can be feasible."""
+        check_possible(task)
+
+    @abc.abstractmethod
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """Update the incumbent, which is `start` where there is one.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no plan was found that respects memory.
+        """
 
     def solve(
         self,
@@ -99,7 +103,7 @@ class QuerySearch(abc.ABC):
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the cheapest plan found, starting from `initial_plan` if there is one.
+        """Return the cheapest plan found, `initial_plan` being one of those where it is given.
 
         Raises:
             NoFeasiblePlanError: no plan was found that respects memory.
@@ -109,38 +113,53 @@ class QuerySearch(abc.ABC):
             MeasurementError: `cost` has no time for single shards.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        check_possible(task)
-        run = SearchRun(
-            task,
-            cost,
-            np.random.default_rng(seed),
-            Budget(time_limit_s),
-            Queries(self.queries, task, cost, time_limit_s),
-            Incumbent(task, cost, observer),
-        )
-        start = self.first_plan(run) if initial_plan is None else initial_plan
-        if start is not None:
-            start.validate(task)
-            run.queries.take(1)
-            run.incumbent.offer(start)
+        self.check_ready(cost)
+        self.check_task(task, cost)
+        if time_limit_s is not None:
+            self.warm_up(task, cost)
+        run = SearchRun(task, cost, int(seed), Budget(time_limit_s), Incumbent(task, cost, observer))
+        if initial_plan is not None:
+            initial_plan.validate(task)
+            run.incumbent.offer(initial_plan)
         with contextlib.suppress(OutOfTime):
-            self.search(run, start)
+            self.search(run, initial_plan)
         return run.incumbent.plan()
 
-    def first_plan(self, run: SearchRun) -> ShardingPlan | None:
+
+class QuerySearch(IncumbentSearch):
+    """A search that asks a number of queries.
+
+    Args:
+        queries: plans that the oracle prices; see `Queries` for None.
+
+    Raises:
+        InputError: `queries` is neither None nor a whole number from 1 on.
+    """
+
+    def __init__(self, queries: int | None = None) -> None:
+        self.queries = None if queries is None else check_int("queries", queries, 1)
+
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """Begin with a plan, and ask as many queries as there are."""
+        left = Queries(self.queries, run)
+        if start is None:
+            start = self.first_plan(run, left)
+            if start is not None:
+                run.incumbent.offer(start)
+        if start is not None:
+            left.take(1)
+        self.ask(run, left, start)
+
+    def first_plan(self, run: SearchRun, queries: Queries) -> ShardingPlan | None:
         """Return the plan to start from: that of `lpt_whole`, with the largest shards halved where tables do not fit.
 
         Raises:
             NoFeasiblePlanError: shards fit nowhere however they are halved.
         """
         plan = place_with_cuts(run.task, run.cost, whole_tables(run.task, run.cost))[1]
-        run.queries.take(1)
+        queries.take(1)
         return plan
 
     @abc.abstractmethod
-    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Update the incumbent, which is `start` where there is one, as long as there are queries.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+    def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
+        """Update the incumbent, which is `start` where there is one, as long as there are queries; see `search`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from baselines.placement_prices import PlacementPrices
-from baselines.queries import QuerySearch, SearchRun
+from baselines.queries import Queries, QuerySearch, SearchRun
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
@@ -35,27 +35,25 @@ class RandomSearch(QuerySearch):
         InputError: `queries` is not a whole number from 1 on.
     """
 
-    def first_plan(self, run: SearchRun) -> ShardingPlan | None:
+    def first_plan(self, run: SearchRun, queries: Queries) -> ShardingPlan | None:  # noqa: ARG002
         """Return None: nothing but random plans is compared."""
-        del run
         return None
 
-    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+    def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:  # noqa: ARG002
         """See `QuerySearch`.
 
         Raises:
             NoFeasiblePlanError: every plan drawn ran out of memory.
         """
-        del start
-        task = run.task
+        task, rng = run.task, np.random.default_rng(run.seed)
         prices = PlacementPrices(task, run.cost, [Shard.whole(table, 0) for table in task.tables])
         together = _DRAWN_TOGETHER if run.cost.deterministic else 1
         in_vain = 0
-        while run.queries.left and in_vain < _DRAWS_IN_VAIN:
+        while queries.left and in_vain < _DRAWS_IN_VAIN:
             # The largest of independent uniform numbers is at each of the devices with room with the same probability.
-            drawn = draw_placements(task, together, run.rng.random)
+            drawn = draw_placements(task, together, rng.random)
             in_vain = 0 if len(drawn) else in_vain + together
-            drawn = drawn[: run.queries.take(len(drawn))]
+            drawn = drawn[: queries.take(len(drawn))]
             if len(drawn):
                 placements = drawn[:, None, :] == np.arange(task.num_devices)[:, None]
                 totals = prices.totals(placements)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch import nn
 
 from shardgym.arguments import describe
 from shardgym.arrays import Floats
-from shardgym.envs.features import DEVICE_FEATURES
 from shardgym.errors import InputError, import_extra
 
 #: Observations of N environments, by entry.
@@ -86,39 +85,18 @@ def _stable_baselines(policy: Any) -> Callable[[Observations], Any]:
 
 
 def _check_trained_on(space: spaces.Space[Any], observations: Observations) -> None:
-    """Raise `InputError`, which says what to give, unless a policy was trained on such observations."""
-    if not isinstance(space, spaces.Dict):
-        raise InputError(f"policy: was trained on a {type(space).__name__}, expected observations of ShardGym: a Dict")
-    trained = {name: part.shape or () for name, part in space.items()}
+    """Raise `InputError` unless a policy was trained on such observations."""
+    trained = {name: part.shape for name, part in space.items()} if isinstance(space, spaces.Dict) else {}
     given = {name: values.shape[1:] for name, values in observations.items()}
-    if trained == given:
-        return
-    before, now = _observation(trained), _observation(given)
-    if "devices" in trained and "devices" in given and before != now:
+    if trained != given:
         raise InputError(
-            f"policy: was trained with observation='{before}', the solver gives it '{now}': give "
-            f"observation='{before}', or train with '{now}'"
+            f"policy: was trained on {_shapes(trained) or type(space).__name__}, the solver gives it {_shapes(given)}: "
+            "give env_id, flat, observation, max_devices, max_tables and max_splits as in training"
         )
-    if trained.keys() != given.keys():
-        raise InputError(
-            f"policy: was trained on {', '.join(sorted(trained))}, the solver gives it {', '.join(sorted(given))}: "
-            "give env_id and flat as in training"
-        )
-    if trained.get("devices") != given.get("devices"):
-        most, needed = (shapes["devices"][0] // len(DEVICE_FEATURES) for shapes in (trained, given))
-        remedy = f"give max_devices={most}" if most > needed else f"give max_devices={needed} when training"
-        raise InputError(f"policy: is for {most} devices, the solver gives it {needed}: {remedy}")
-    name = next(name for name in trained if trained[name] != given[name])
-    raise InputError(
-        f"policy: was trained on '{name}' of shape {trained[name]}, the solver gives it {given[name]}: give "
-        "observation, max_devices, max_tables and max_splits as in training"
-    )
 
 
-def _observation(names: Container[str]) -> str:
-    """Return which argument `observation` gives entries of such names."""
-    full, timed = "tables" in names, "times" in names
-    return "full_timed" if full and timed else "full" if full else "timed" if timed else "compact"
+def _shapes(entries: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in sorted(entries.items()))
 
 
 def _torchrl(policy: Any) -> Callable[[Observations], Any]:

@@ -14,15 +14,15 @@ from baselines.halving_lpt import LPT
 from baselines.milp.exchanges import Exchanges, exchanges_of
 from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of, spread_loads
 from baselines.milp.program import Answer, Program
+from baselines.queries import IncumbentSearch, SearchRun
 from neuroshard.plus.nodes import packed
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, Solver, call_solver, check_solve_arguments
-from shardgym.plans.feasibility import check_possible
+from shardgym.evaluation.incumbent import OutOfTime
+from shardgym.evaluation.solver import Solver, call_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
@@ -41,7 +41,7 @@ _KICKS = 128
 _logger = logging.getLogger("shardgym.solvers.milp")
 
 
-class Milp:
+class Milp(IncumbentSearch):
     """Chooses which tables are cut by rows or replicated, and how the others are cut by columns, by linear programs.
 
     A table is in pieces of any columns, at most one to a device; or cut evenly by rows over all devices or over a fast
@@ -102,38 +102,14 @@ class Milp:
         """Compile the search of `neuroshard_plus`."""
         NeuroShardPlus(self.kicks).warm_up(task, cost)
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan found; `proven`, `gap` and `lower_bound_ms` say how good it is.
-
-        Raises:
-            NoFeasiblePlanError: no plan was found that respects memory.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` does not add up or cannot price tasks of this
-                kind; or an argument is of another kind.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """Look for the best plan; `proven`, `gap` and `lower_bound_ms` say afterwards how good it is."""
+        del start
         self.lower_bound_ms = self.gap = None
-        check_possible(task)
-        self.check_ready(cost)
-        if time_limit_s is not None:
-            self.warm_up(task, cost)  # a time limit is for searching, not for compiling
-        budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            incumbent.offer(initial_plan)
+        incumbent = run.incumbent
         with contextlib.suppress(*NO_PLAN):
-            incumbent.offer(LPT().solve(task, cost, seed))
-        search = _Search(self, task, cost, seed, budget, incumbent)
+            incumbent.offer(LPT().solve(run.task, run.cost, run.seed))
+        search = _Search(self, run)
         with contextlib.suppress(OutOfTime):
             search.run()
         if incumbent.cost_ms == math.inf:
@@ -141,34 +117,27 @@ class Milp:
                 "no plan was found that respects memory: pieces of columns, cuts by rows over all devices or a domain, "
                 "and replicas were allowed"
             )
-        plan = incumbent.plan()
         if search.bound_ms > 0:
             # Times are compared as quantized ones: a bound is never above the plan that reaches it.
-            total_ms = cost.evaluate(task, [plan])[0].total_ms
+            total_ms = run.cost.evaluate(run.task, [incumbent.plan()])[0].total_ms
             self.lower_bound_ms = min(search.bound_ms, total_ms)
             self.gap = total_ms / self.lower_bound_ms - 1
         elif not search.has_bound:
-            _logger.info("milp: no lower bound by '%s': what its shards compute is at least no sum", cost.name)
-        return plan
+            _logger.info("milp: no lower bound by '%s': what its shards compute is at least no sum", run.cost.name)
 
 
 class _Search:
     """One call of `Milp.solve`; `bound_ms` is what no plan takes less than, 0 as long as nothing is known."""
 
-    def __init__(
-        self, settings: Milp, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
-    ) -> None:
+    def __init__(self, settings: Milp, run: SearchRun) -> None:
         self._settings = settings
-        self._task = task
-        self._cost = cost
-        self._seed = seed
-        self._budget = budget
-        self._incumbent = incumbent
-        costs = cost.additive()
+        self._task, self._cost, self._seed = run.task, run.cost, run.seed
+        self._budget, self._incumbent = run.budget, run.incumbent
+        costs = run.cost.additive()
         assert costs is not None
         self._costs = costs
         # Programs do not know rows of unpooled tables.
-        self.has_bound = costs.bounded and all(table.is_pooled for table in task.tables)
+        self.has_bound = costs.bounded and all(table.is_pooled for table in run.task.tables)
         self.bound_ms = 0.0
 
     def run(self) -> None:

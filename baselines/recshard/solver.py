@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 
+from baselines.queries import IncumbentSearch, SearchRun
 from baselines.recshard.program import assign
 from baselines.recshard.search import Search
 from neuroshard.row_splits import splits_of
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 
 
-class RecShard:
+class RecShard(IncumbentSearch):
     """Puts each table on one device, and of each the popular rows into its memory, the others into the host's.
 
     Of the paper (Sethi et al., "RecShard: Statistical Feature-Based Memory Optimization for Industry-Scale Neural
@@ -51,10 +51,10 @@ class RecShard:
 
     def __init__(self, *, row_cuts: bool = True, gap: float = 0.02, nodes: int = 200) -> None:
         check_instance("row_cuts", row_cuts, bool)
-        if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < math.inf:
+        if not 0 <= gap < math.inf:
             raise InputError(f"gap must be a number from 0 on, got {gap!r}")
         self.row_cuts = row_cuts
-        self.gap = float(gap)
+        self.gap = gap
         self.nodes = check_int("nodes", nodes, 1)
 
     def check_ready(self, cost: CostModel) -> None:
@@ -65,37 +65,17 @@ class RecShard:
                 "'roofline', which price the memory of hosts, and score the plan with it"
             )
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the plan; `seed` makes no difference.
+    def check_task(self, task: ShardingTask, cost: CostModel) -> None:
+        """See `IncumbentSearch`; rows may be in the memory of hosts."""
+        check_possible(task, in_host=_in_host(task, cost))
 
-        Raises:
-            NoFeasiblePlanError: whole tables do not fit, or not on the devices and hosts together.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` does not add up or cannot price tasks of this
-                kind; or an argument is of another kind.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        self.check_ready(cost)
-        in_host = cost.host_memory and task.topology.host_memory_bytes > 0
-        check_possible(task, in_host=in_host)
-        budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            incumbent.offer(initial_plan)
-        costs = cost.additive()
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """See `IncumbentSearch`; nothing is drawn."""
+        del start
+        task, budget, costs = run.task, run.budget, run.cost.additive()
         assert costs is not None
-        splits = splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts)
-        search = Search(task, costs, splits, incumbent)
+        splits = splits_of(task, costs, in_host=_in_host(task, run.cost), row_cuts=self.row_cuts)
+        search = Search(task, costs, splits, run.incumbent)
         search.offer(search.greedy())
         limit_s = budget.left_s if budget.limited else math.inf
         if limit_s > 0:
@@ -104,9 +84,12 @@ class RecShard:
             )
         with contextlib.suppress(OutOfTime):
             search.improve(budget)
-        if incumbent.cost_ms == math.inf:
+        if run.incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
                 "recshard found no plan: whole tables on single devices, their rows in the memory of the device or "
                 f"of the host, do not fit; {ROOM_ADVICE}, or a solver that cuts columns"
             )
-        return incumbent.plan()
+
+
+def _in_host(task: ShardingTask, cost: CostModel) -> bool:
+    return cost.host_memory and task.topology.host_memory_bytes > 0

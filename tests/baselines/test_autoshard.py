@@ -13,7 +13,7 @@ from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
 from shardgym.envs.vector_env import TableWiseVectorEnv
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError
 
 COST = make_cost("roofline")
 
@@ -48,38 +48,6 @@ def play_all(network, tasks, num_envs, seed=1):
     envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=COST, order="task")
     envs.reset(seed=0)
     return play(network, envs, tasks, TaskBatch.of(tasks), torch.Generator().manual_seed(seed))
-
-
-def test_it_learns_to_balance_tables_that_it_has_not_seen(two_devices):
-    """The untrained policy sends whole runs of tables to one device."""
-    solver = AutoShard(**TINY | {"updates": 4, "tasks": 4, "cost_warm_up": 100, "cost_batch": 32})
-    solver.fit(two_devices, COST, steps=12, evaluate_every=4)
-    curve = [entry["validation_ms"] for entry in solver.card.curve]
-    at_random = np.mean([np.exp(np.mean(np.log(_random_ms(task)))) for task in two_devices[::10]])
-    assert min(curve[1:]) < 0.9 * at_random
-    assert solver.card.oracle_queries > 0
-
-
-def _random_ms(task):
-    plans = [ShardingPlan.table_wise(task, row) for row in random_plans(task, 20, np.random.default_rng(0)).tolist()]
-    return [cost.total_ms for cost in COST.evaluate(task, plans)]
-
-
-def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
-    whole = AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1)
-    original = AutoShardLearner.step
-
-    def killed(self, number, rng):
-        if number == 2:
-            raise KeyboardInterrupt
-        return original(self, number, rng)
-
-    monkeypatch.setattr(AutoShardLearner, "step", killed)
-    with pytest.raises(KeyboardInterrupt):
-        AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1, checkpoint_dir=tmp_path)
-    monkeypatch.undo()
-    resumed = AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
-    assert resumed.weights_digest == whole.weights_digest
 
 
 def test_episodes_respect_memory_and_say_when_nothing_fits(network):
@@ -156,32 +124,10 @@ def test_tasks_without_any_plan_are_refused():
         AutoShard(**TINY).fit([make_task((3200, 3200), 5)], COST, steps=1)
 
 
-def test_a_table_that_fits_nowhere_any_more_is_named(network):
-    with pytest.raises(NoFeasiblePlanError, match=r"^autoshard: table 't\d' of 1600 bytes fits on no device any more$"):
-        place_by_score(network, make_task((2400, 2400), 3))
-
-
-def test_devices_that_change_places_change_scores(network, two_devices):
-    """The policy knows devices by what they hold alone."""
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(5, 64, generator=generator)
-    sums = torch.rand(5, 4, 32, generator=generator)
-    loads = torch.rand(5, 4, 2, generator=generator)
-    order = torch.tensor([2, 0, 3, 1])
-    with torch.no_grad():
-        scores = network.scores(states, network.actions(sums, loads))
-        moved = network.scores(states, network.actions(sums[:, order], loads[:, order]))
-        exists = torch.ones(5, 4, dtype=torch.bool)
-        values = network.values(states, network.actions(sums, loads), exists)
-        same = network.values(states, network.actions(sums[:, order], loads[:, order]), exists)
-    torch.testing.assert_close(moved, scores[:, order])
-    torch.testing.assert_close(same, values)
-
-
 @torch.no_grad()
 def test_what_solves_takes_the_highest_score_of_the_network(network, two_devices):
     row = torch.zeros(1, dtype=torch.int64)
-    for task in [*two_devices[:6], *training_tasks("dlrm4-v1", 3)]:
+    for task in [*two_devices[:3], *training_tasks("dlrm4-v1", 1)]:
         placed = place_by_score(network, task)
         batch = TaskBatch.of([task])
         tables = network.read(batch, network.sort(batch))

@@ -1,12 +1,12 @@
 """Longest processing time first with cuts."""
 
 import pytest
-from baseline_tasks import VARIED, task_of
+from baseline_tasks import task_of
 
 from baselines.column_greedy import ColumnGreedy, halves, merged
 from baselines.lpt import LPTWhole
 from shardgym import make_cost
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
@@ -59,11 +59,3 @@ def test_pieces_on_one_device_become_one_shard():
         ("t0", (8, 16), 1),
     ]
     assert len(after.shards) == 3  # rows that follow each other on a device are joined by every plan
-
-
-def test_no_time_gives_the_plan_without_cuts():
-    task = task_of(VARIED)
-    cost = make_cost("roofline")
-    assert ColumnGreedy().solve(task, cost, time_limit_s=0) == LPTWhole().solve(task, cost)
-    with pytest.raises(InputError, match="patience 0 is not a whole number from 1 on"):
-        ColumnGreedy(patience=0)

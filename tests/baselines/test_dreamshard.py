@@ -19,9 +19,7 @@ from shardgym import (
     NoFeasiblePlanError,
     ShardingTask,
     Topology,
-    load_suite,
     make_cost,
-    make_solver,
 )
 from shardgym.envs.tasks import training_tasks
 
@@ -39,35 +37,10 @@ def two_devices():
     return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
 
 
-@pytest.fixture(scope="module")
-def fitted(two_devices, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dreamshard")
-    DreamShard(**TINY).fit(two_devices, COST, steps=4).save(folder)
-    return folder
-
-
 @pytest.fixture
 def network(two_devices):
     torch.manual_seed(0)
     return DreamShardNetwork(FeatureScale.of(two_devices[:5]))
-
-
-def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
-    whole = DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1)
-    original = DreamShardLearner.step
-
-    def killed(self, number, rng):
-        if number == 3:
-            raise KeyboardInterrupt
-        return original(self, number, rng)
-
-    monkeypatch.setattr(DreamShardLearner, "step", killed)
-    with pytest.raises(KeyboardInterrupt):
-        DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1, checkpoint_dir=tmp_path)
-    monkeypatch.undo()
-    resumed = DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
-    assert resumed.weights_digest == whole.weights_digest
-    assert resumed.card.curve[-1]["policy_loss"] == whole.card.curve[-1]["policy_loss"]
 
 
 def test_costs_are_learned(two_devices):
@@ -75,7 +48,7 @@ def test_costs_are_learned(two_devices):
     tasks = two_devices[:16]
     torch.manual_seed(0)
     network = DreamShardNetwork(FeatureScale.of(tasks))
-    settings = DreamShardSettings(collected_tasks=32, cost_updates=300, cost_batch=32)
+    settings = DreamShardSettings(collected_tasks=32, cost_updates=150, cost_batch=32)
     learner = DreamShardLearner(network, tasks, TrainingOracle(COST), 10, settings)
     learner._collect(np.random.default_rng(0))
     losses = learner._fit_costs(np.random.default_rng(1))
@@ -149,12 +122,6 @@ def test_the_gradient_sees_the_probabilities_that_devices_were_drawn_with(networ
     assert any(w.grad.abs().sum() > 0 for w in network.policy.parameters())
 
 
-def test_rewards_of_episodes_without_a_plan_are_the_worst():
-    predicted = torch.tensor([[1.0, 3.0, 0.5], [1.0, 2.0, 3.0]])
-    complete = torch.tensor([[True, True, False], [False, False, False]])
-    assert DreamShardLearner._rewards(predicted, complete).tolist() == [[-1, -3, -6], [0, 0, 0]]
-
-
 def test_training_tasks_that_nothing_fits_are_refused():
     tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
@@ -164,33 +131,10 @@ def test_training_tasks_that_nothing_fits_are_refused():
         DreamShard(**TINY).fit([task], COST, steps=1)
 
 
-@pytest.mark.slow
-def test_a_short_training_is_ahead_of_the_heuristics():
-    suite = load_suite("dlrm4-v1")
-    oracle = suite.track().oracle
-    with make_cost(oracle.cost, **oracle.settings) as cost:
-        learned = DreamShard().fit(training_tasks("dlrm4-v1", 200), cost, steps=30)
-        ratios = []
-        for task in suite[:24]:
-            plans = [solver.solve(task, cost) for solver in (learned, make_solver("lookup_greedy"))]
-            ours, greedy = (priced.total_ms for priced in cost.evaluate(task, plans))
-            ratios.append(ours / greedy)
-    assert np.exp(np.mean(np.log(ratios))) < 0.95
-
-
-def test_a_table_that_fits_nowhere_any_more_is_named(fitted):
-    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
-    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
-    with pytest.raises(
-        NoFeasiblePlanError, match=r"^dreamshard: table 't\d' of 1600 bytes fits on no device any more$"
-    ):
-        DreamShard.load(fitted).solve(task, COST)
-
-
 def test_what_solves_places_as_an_episode_of_training_by_the_highest_score():
     """Devices that hold nothing may change places: which of equal scores is larger is a matter of rounding."""
     torch.manual_seed(0)
-    tasks = [*training_tasks("tiny-v1", 8), *training_tasks("dlrm4-v1", 4)]
+    tasks = training_tasks(["tiny-v1", "dlrm4-v1"], 6)
     network = DreamShardNetwork(FeatureScale.of(tasks))
     used = 0
     for task in tasks:

@@ -12,7 +12,6 @@ from baselines.exhaustive import Exhaustive, enumerate_allocations
 from shardgym import load_suite, make_cost, make_solver
 from shardgym.costs.ties import QUANTUM
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
-from shardgym.evaluation.solver import solver_names
 from shardgym.plans.plan import ShardingPlan
 
 #: Of the tables of tiny-v1, which have at most 16 columns, every cut.
@@ -81,13 +80,6 @@ def check_optima(cost, solvers, tasks):
 def test_no_search_is_better_than_the_optima_of_tiny_v1(cost_name):
     names = ["random_search", "karmarkar_karp", "local_search", "column_greedy"]
     check_optima(make_cost(cost_name), [make_solver(name) for name in names], load_suite("tiny-v1"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cost_name", ["roofline", "simulator"])
-def test_no_registered_solver_is_better_than_the_optima_of_tiny_v1(cost_name):
-    solvers = [make_solver(name) for name in solver_names()]
-    check_optima(make_cost(cost_name), solvers, load_suite("tiny-v1"))
 
 
 def test_larger_tasks_are_refused_with_the_count_and_the_limit():

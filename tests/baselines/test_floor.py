@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from baselines.learning.floor import compare_with_floor
-from shardgym import InputError, NoFeasiblePlanError, load_suite, make_cost, make_solver
+from shardgym import NoFeasiblePlanError, load_suite, make_cost, make_solver
 from shardgym.leaderboard.statistics import mean_interval
 
 SMALL = Path(__file__).parents[2] / "examples" / "recipes" / "suite.yaml"
@@ -67,9 +67,3 @@ def test_only_what_is_cheaper_beyond_the_interval_beats_the_floor(suite):
     ahead = compare_with_floor(make_solver("lpt"), suite, floor="random")
     assert ahead.interval.high < 1
     assert str(ahead).endswith(": it beats the floor")
-
-
-@pytest.mark.repository
-def test_a_suite_needs_tasks_for_an_interval():
-    with pytest.raises(InputError, match=r"suite '\w+' has 4 tasks: an interval needs 6"):
-        compare_with_floor(make_solver("dim_greedy"), load_suite(SMALL))

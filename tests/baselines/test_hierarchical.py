@@ -10,7 +10,6 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.hierarchical import Hierarchical, split_among_nodes
-from baselines.lpt import whole_table_ms
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingTask, Topology, make_cost
 
 ROOFLINE = make_cost("roofline")
@@ -64,7 +63,7 @@ def test_nodes_are_about_as_balanced_as_can_be(balance, nodes):
     """Graham's bound for LPT is 4/3 - 1/3m of the optimum; Karmarkar and Karp's method keeps to it here."""
     rng = np.random.default_rng(nodes)
     task = nodes_task(VARIED, (ROOM,) * 2 * nodes)
-    for _ in range(10):
+    for _ in range(4):
         figures = rng.integers(1, 100, size=task.num_tables).tolist()
         split = split_among_nodes(task, figures, balance)
         assert sorted(n for node in split for n in node.tables) == list(range(task.num_tables))
@@ -77,17 +76,6 @@ def test_nodes_are_about_as_balanced_as_can_be(balance, nodes):
         assert best <= slowest <= best * (4 / 3 - 1 / (3 * nodes))
 
 
-def test_the_two_ways_to_balance_differ():
-    # LPT: 8+5+4 and 7+6; largest differencing ends with 14 and 16 (Korf 1998).
-    task = nodes_task([(10, 4, 1.0)] * 5)
-    figures = [8, 7, 6, 5, 4]
-    loads = {
-        balance: sorted(sum(figures[n] for n in node.tables) for node in split_among_nodes(task, figures, balance))
-        for balance in ("lpt", "karmarkar_karp")
-    }
-    assert loads == {"lpt": [13, 17], "karmarkar_karp": [14, 16]}
-
-
 @pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
 def test_a_smaller_last_node_gets_less(balance):
     task = nodes_task([(10, 4, 1.0)] * 12, (ROOM,) * 6, domain=4)
@@ -95,14 +83,6 @@ def test_a_smaller_last_node_gets_less(balance):
     assert [(len(node.devices), len(node.tables)) for node in split] == [(4, 8), (2, 4)]
     for inside in KINDS:
         nodes_of(task, Hierarchical(balance, inside).solve(task, ROOFLINE))
-
-
-def test_plans_keep_to_the_split():
-    task = nodes_task(VARIED)
-    split = split_among_nodes(task, whole_table_ms(task, ROOFLINE).tolist(), "lpt")
-    expected = [next(k for k, node in enumerate(split) if n in node.tables) for n in range(task.num_tables)]
-    for inside in KINDS:
-        assert nodes_of(task, Hierarchical(inside=inside).solve(task, ROOFLINE)) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +120,7 @@ def test_tables_that_take_no_rows_stay_whole():
 
 def test_rows_are_cut_where_pooling_factors_are_large():
     gpu = make_cost("gpu")
-    large, small = dgx_task(20, 16, 60.0), dgx_task(100, 16, 1.0)
+    large, small = dgx_task(12, 16, 60.0), dgx_task(50, 16, 1.0)
     assert set(kinds_of(large, Hierarchical().solve(large, gpu))) == {"table_row_wise"}
     assert "table_row_wise" not in kinds_of(small, Hierarchical().solve(small, gpu))
     # One hot table among cold ones is taken alone.
@@ -161,12 +141,11 @@ def test_the_best_cuts_columns_of_those_tables_alone_that_are_too_long():
     assert kinds_of(task, plans[-1]) == ["table_column_wise"] + ["table_wise"] * 9
 
 
-@pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
-@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
+@pytest.mark.parametrize(("cost", "balance"), [("gpu", "lpt"), ("torchrec_rating", "karmarkar_karp")])
 def test_the_best_never_costs_more_than_one_kind(cost, balance):
     model = make_cost(cost)
     for pooling, seed in ((1.0, 0), (30.0, 1)):
-        task = dgx_task(24, 16, pooling, seed)
+        task = dgx_task(12, 16, pooling, seed)
         plans = [Hierarchical(balance, inside).solve(task, model) for inside in KINDS]
         *others, best = (answer.total_ms for answer in model.evaluate(task, plans))
         assert best <= min(others) * (1 + 1e-9)
@@ -186,16 +165,6 @@ def test_the_memory_of_nodes_is_respected():
     task = nodes_task([(100, 4, 9.0), *[(100, 4, 3.0)] * 3], (1600, 100, 1600, 3200))
     assert nodes_of(task, Hierarchical().solve(task, ROOFLINE)) == [0, 1, 1, 1]
     assert task.total_bytes == 6400
-
-
-def test_bytes_are_balanced_where_times_leave_no_room_for_whole_tables():
-    """The hot table is small: by time it is alone in its node, and the three others do not fit whole in the other."""
-    task = nodes_task([(10, 4, 500.0), *[(100, 4, 1.0)] * 3], (1600, 1600, 2500, 2300))
-    by_time = split_among_nodes(task, whole_table_ms(task, ROOFLINE).tolist(), "lpt")
-    assert sorted(len(node.tables) for node in by_time) == [1, 3]
-    plan = Hierarchical(inside="table_wise").solve(task, ROOFLINE)
-    assert set(kinds_of(task, plan)) == {"table_wise"}
-    assert total_ms(task, Hierarchical().solve(task, ROOFLINE)) <= total_ms(task, plan) * (1 + 1e-9)
 
 
 def test_rows_and_columns_make_fit_what_whole_tables_do_not():
@@ -220,19 +189,6 @@ def test_what_fits_in_no_node_is_said(inside):
         solver.solve(nodes_task([(100, 4, 1.0)], (100,) * 4), ROOFLINE)
     with pytest.raises(NoFeasiblePlanError, match="'t0' has 6 columns"):
         solver.solve(nodes_task([(10, 6, 1.0)]), ROOFLINE)
-
-
-def test_rows_that_fit_in_no_device_are_said():
-    # The node has the bytes, one of its devices has not.
-    task = nodes_task([(100, 4, 1.0)], (1000, 700, 500, 500))
-    with pytest.raises(NoFeasiblePlanError, match="tables cut by rows need 100 bytes more than device 1 has"):
-        Hierarchical(inside="row_wise").solve(task, ROOFLINE)
-
-
-def test_plans_are_the_same_every_time_and_for_every_seed():
-    task = dgx_task(30, 16, 10.0)
-    first, again = (Hierarchical().solve(task, make_cost("gpu"), seed) for seed in (0, 7))
-    assert first == again
 
 
 @pytest.mark.parametrize("settings", [{"balance": "best"}, {"inside": "grid_shard"}, {"inside": None}])

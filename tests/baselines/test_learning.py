@@ -14,9 +14,18 @@ from torch import nn
 from baselines.learning.encoder import max_over_devices, mlp, sum_per_device
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FEATURES, FeatureScale, TaskBatch, table_features
-from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingError
+from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingError, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
-from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    NoFeasiblePlanError,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+    make_solver,
+)
 from shardgym.envs.tasks import training_tasks
 from shardgym.records import CONFIG, Record
 
@@ -173,6 +182,53 @@ def test_killed_and_resumed_training_gives_the_same_weights(toy_task, tmp_path, 
     assert resumed.card.oracle_queries == whole.card.oracle_queries
     assert [entry["loss"] for entry in resumed.card.curve[1:]] == [entry["loss"] for entry in whole.card.curve[1:]]
     assert (tmp_path / CURVE).read_text().splitlines()[0] == "step,minutes,validation_ms,validation_failed,loss"
+
+
+#: Settings of the learned solvers with which a step takes milliseconds.
+_GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
+SMALL = {
+    "dreamshard": {"policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20,
+                   "cost_batch": 16, "update_tasks": 4, "update_episodes": 4},
+    "autoshard": {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_up": 20, "cost_batch": 16},
+    "surco": {"zero_steps": 5, "starts": 2, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8,
+              "cost_updates": 20, "cost_batch": 16},
+    "ppo": {"num_envs": 2, "minibatches": 2, "epochs": 1},
+    "ppo_columns": _GROUPS,
+    "ppo_any": _GROUPS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch):
+    if name == "ppo":
+        pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    tasks = [task for task in training_tasks("tiny-v1", 10) if task.num_devices == 2][:4]
+    solver = make_solver(name, **SMALL[name])
+    whole = solver.fit(tasks, COST, steps=3, evaluate_every=1).weights_digest
+    original = _Loop._check_numbers
+
+    def killed(self, figures):
+        if self._log.steps == 3:
+            raise KeyboardInterrupt
+        original(self, figures)
+
+    monkeypatch.setattr(_Loop, "_check_numbers", killed)
+    with pytest.raises(KeyboardInterrupt):
+        solver.fit(tasks, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    solver.fit(tasks, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
+    assert solver.weights_digest == whole
+    assert (np.random.get_state()[1] == state[0]).all()
+    assert torch.equal(torch.random.get_rng_state(), state[1])
+
+
+@pytest.mark.parametrize("name", ["dreamshard", "autoshard", "ppo"])
+def test_a_table_that_fits_nowhere_any_more_is_named(name):
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
+    with pytest.raises(NoFeasiblePlanError, match=rf"^{name}: table 't\d' of 1600 bytes fits on no device"):
+        make_solver(name).solve(task, COST)
 
 
 def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tmp_path):

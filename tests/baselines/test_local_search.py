@@ -7,11 +7,9 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines.local_search import LocalSearch
-from baselines.lpt import LPTWhole
 from baselines.random_search import RandomSearch
 from shardgym import make_cost
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 
 
@@ -55,16 +53,3 @@ def test_costs_that_are_not_additive_are_asked_so_often_and_no_more():
     assert 2 < cost.plans <= 100
     assert quantized(cost.evaluate(task, [plan])[0].total_ms) == found[-1] < found[0]
     assert np.all(np.diff(found) < 0)
-
-
-def test_no_time_gives_the_plan_to_start_from():
-    task = task_of(VARIED)
-    cost = make_cost("roofline")
-    assert LocalSearch().solve(task, cost, time_limit_s=0) == LPTWhole().solve(task, cost)
-
-
-def test_settings_out_of_range_are_refused():
-    with pytest.raises(InputError, match="improvement of local search must be 'first' or 'best', got 'any'"):
-        LocalSearch("any")
-    with pytest.raises(InputError, match="splits: expected a bool, got int 1"):
-        LocalSearch(splits=1)

@@ -112,11 +112,10 @@ def test_what_fits_in_no_way_is_named_with_any_kind():
         LookaheadAny(max_splits=0).solve(task_of([(1, 32, 1.0), (1, 32, 1.0), (1, 32, 1.0)], (250, 250)), cost)
 
 
-@pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns(), LookaheadAny()])
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize(("solver", "name"), [(LookaheadColumns(), "simulator"), (LookaheadAny(), "roofline")])
 def test_no_plan_of_suites_is_infeasible_and_halvings_are_limited(solver, name):
     cost = make_cost(name)
-    for task in itertools.islice(load_suite("dlrm4-v2"), 4):
+    for task in itertools.islice(load_suite("dlrm4-v2"), 2):
         try:
             plan = solver.solve(task, cost)
         except NoFeasiblePlanError:

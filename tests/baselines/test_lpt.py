@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.column_greedy import halves, place_with_cuts, whole_tables
+from baselines.column_greedy import halves, whole_tables
 from baselines.halving_lpt import balanced_pieces
 from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
@@ -42,26 +42,6 @@ def test_prices_of_single_shards_are_compute_of_plans_with_that_shard_alone(name
         assert price == pytest.approx(phases[1] + phases[4])
 
 
-def test_all_tables_are_priced_in_one_query():
-    cost = CountingRoofline()
-    make_solver("lpt_whole").solve(task_of(VARIED), cost)
-    assert (cost.calls, cost.plans) == (1, 1)
-
-
-def test_a_full_device_is_passed_over():
-    # Costliest first: t0 -> 0; device 1 has room for one of the others.
-    task = task_of([(10, 4, 90.0), (10, 4, 2.0), (10, 4, 1.0)], (2**20, 160))
-    assert devices_of(task, LPTWhole().solve(task, make_cost("roofline"))) == [0, 1, 0]
-
-
-def test_a_table_that_fits_nowhere_and_a_width_that_cannot_be_fused_are_named():
-    cost = make_cost("roofline")
-    with pytest.raises(NoFeasiblePlanError, match="'t0' of 160 bytes fits on no device"):
-        LPTWhole().solve(task_of([(10, 4, 1.0)], (100, 100)), cost)
-    with pytest.raises(NoFeasiblePlanError, match="'t0' has 6 columns"):
-        LPTWhole().solve(task_of([(10, 6, 1.0)]), cost)
-
-
 def test_with_tables_that_fit_and_balance_nothing_is_cut_and_nothing_more_asked():
     task = task_of([(1000, 16, 2.0)] * 6, (2**30,) * 2)
     cost = CountingRoofline()
@@ -95,13 +75,6 @@ def test_a_table_of_which_nothing_fits_on_a_device_is_cut_by_rows_and_the_others
     assert len(make_solver("lpt").solve(alone, make_cost("roofline")).shards) == 4
 
 
-def test_rows_that_leave_too_little_room_are_named():
-    """A quarter of the table does not fit on the last device."""
-    task = task_of([(1000, 4, 1.0)], (6000, 6000, 6000, 3000))
-    with pytest.raises(NoFeasiblePlanError, match="cut evenly by rows over all devices, t0 leave too little room"):
-        make_solver("lpt").solve(task, make_cost("roofline"))
-
-
 @pytest.mark.parametrize(("suite", "index"), [("tight8-v2", 29), ("rows8-v1", 28)])
 def test_tasks_of_suites_that_halving_by_time_does_not_solve_have_plans(suite, index):
     """In the first memory is nearly full, in the second tables have too many rows; `column_greedy` solves the first."""
@@ -109,13 +82,6 @@ def test_tasks_of_suites_that_halving_by_time_does_not_solve_have_plans(suite, i
     make_solver("lpt").solve(task, make_cost("roofline")).validate(task)
     if suite == "tight8-v2":
         make_solver("column_greedy", patience=1).solve(task, make_cost("roofline")).validate(task)
-
-
-def test_pieces_of_the_same_width_are_priced_once():
-    task = task_of([(100, 64, 1.0)] * 3, (40_000,) * 3)
-    cost = CountingRoofline()
-    pieces = place_with_cuts(task, cost, whole_tables(task, cost))[0]
-    assert cost.calls <= 1 + len({(shard.table, shard.num_columns) for shard in pieces.shards})
 
 
 def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
@@ -130,17 +96,6 @@ def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
     halved, uncut = cost.evaluate(task, [plan, LPTWhole().solve(task, cost)])
     assert halved.total_ms < uncut.total_ms
     assert len(plan.shards) > 3
-
-
-@pytest.mark.parametrize("index", range(4))
-def test_plans_with_halves_are_never_costlier_by_the_oracle(index):
-    """Where halves cost more than they bring, tables stay whole."""
-    task = load_suite("tiny-v1")[index]
-    cost = make_cost("roofline")
-    mine, uncut = cost.evaluate(
-        task, [make_solver("lpt").solve(task, cost), place_with_cuts(task, cost, whole_tables(task, cost))[1]]
-    )
-    assert mine.total_ms <= uncut.total_ms * (1 + 1e-9)
 
 
 def test_recorded_ids_that_are_missing_are_of_the_users_table():
@@ -162,7 +117,7 @@ class UpToFour(CountingRoofline):
         return super().score(task, plans)
 
 
-@pytest.mark.parametrize("name", ["lpt_whole", "lpt", "column_greedy", "neuroshard", "neuroshard_plus"])
+@pytest.mark.parametrize("name", ["lpt", "column_greedy", "neuroshard"])
 def test_a_query_has_no_more_devices_than_the_cost_prices(name):
     task = task_of([(1000 + n, 16, 2.0 + n) for n in range(7)], (2**20,) * 2)
     plans = [make_solver(name).solve(task, cost) for cost in (UpToFour(), CountingRoofline())]

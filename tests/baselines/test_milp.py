@@ -139,17 +139,6 @@ def test_heavy_tables_are_cut_by_rows_and_small_ones_replicated_where_that_wins(
     assert cost.evaluate(task, [plan])[0].total_ms == pytest.approx(best_of_all(task, cost), rel=1e-3)
 
 
-def test_mean_pooled_tables_are_not_cut_by_rows_and_costs_without_replicas_get_none():
-    tables = (EmbeddingTable("a", 1000, 16, 5.0, pooling="mean"), EmbeddingTable("b", 1000, 16, 5.0))
-    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
-    spreads = program_parts(task, make_cost("roofline"))[0].spreads
-    assert [spread.table for spread in spreads if not spread.replica_bytes] == [1]
-    assert [spread.table for spread in spreads if spread.replica_bytes] == [0, 1]
-    simulator = make_cost("simulator")
-    assert not simulator.replicas
-    assert not any(spread.replica_bytes for spread in program_parts(task, simulator)[0].spreads)
-
-
 def large_task(count, devices, seed=0):
     rng = np.random.default_rng(seed)
     shapes = [
@@ -224,12 +213,6 @@ def test_what_fits_nowhere_has_no_plan():
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=47_000), batch_size=64)
     with pytest.raises(NoFeasiblePlanError, match="no plan was found that respects memory"):
         Milp().solve(task, make_cost("roofline"))
-
-
-def test_settings_that_make_no_sense_are_refused():
-    for settings in ({"target_gap": -1}, {"nodes": 0}, {"kicks": -1}):
-        with pytest.raises(InputError, match=next(iter(settings))):
-            Milp(**settings)
 
 
 def test_the_lines_of_the_link_model_are_its_transfer():

@@ -107,23 +107,9 @@ def test_a_policy_of_stable_baselines():
         action, _ = model.predict(observation, action_masks=masks, deterministic=True)
         observation, _, _, _, info = env.step(action)
     assert PolicySolver(model, TABLE, max_devices=4, **TIMED).solve(task, COST) == info["plan"]
-    for settings, message in (
-        (TIMED, "policy: is for 4 devices, the solver gives it 2: give max_devices=4"),
-        (TIMED | {"max_devices": 8}, "is for 4 devices, the solver gives it 8: give max_devices=8 when training"),
-        ({"max_devices": 4}, "was trained with observation='timed', the solver gives it 'compact': give"),
-        (
-            {"max_devices": 4, "observation": "full_timed"},
-            "gives it 'full_timed': .* train with 'full_timed'",
-        ),
-        (
-            {"flat": ("obs", "mask")},
-            "was trained on .*times, the solver gives it mask, obs: give env_id and flat",
-        ),
-    ):
-        with pytest.raises(InputError, match=message):
+    for settings in (TIMED, {"max_devices": 4}, {"flat": ("obs", "mask")}):
+        with pytest.raises(InputError, match=r"was trained on .*times \(8,\).*, the solver gives it .*: give env_id"):
             PolicySolver(model, TABLE, **settings).solve(task, COST)
-    with pytest.raises(InputError, match=r"was trained on .*, the solver gives it .*splits.*: give env_id and flat"):
-        PolicySolver(model, COLUMN, max_devices=4, **TIMED).solve(task, COST)
 
 
 def test_values_of_actions_are_scores():

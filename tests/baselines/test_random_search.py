@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.queries import Queries
+from baselines.queries import Queries, SearchRun
 from baselines.random_search import RandomSearch, draw_placements
 from shardgym import make_cost
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError
+from shardgym.evaluation.incumbent import Budget, Incumbent
 from shardgym.plans.plan import ShardingPlan
 
 
@@ -44,17 +45,11 @@ def test_queries_are_what_the_oracle_is_asked(queries):
 
 
 def test_the_default_number_of_queries():
-    task = task_of(VARIED)
-    cost = make_cost("roofline")
-    assert Queries(None, task, cost, None).limit == 50 * 8
-    assert Queries(None, task, cost, 1.0).limit == math.inf
-    assert Queries(7, task, cost, 1.0).limit == 7
+    task, cost = task_of(VARIED), make_cost("roofline")
+
+    def limit(queries, seconds):
+        return Queries(queries, SearchRun(task, cost, 0, Budget(seconds), Incumbent(task, cost, None))).limit
+
+    assert (limit(None, None), limit(None, 1.0), limit(7, 1.0)) == (50 * 8, math.inf, 7)
     with pytest.raises(InputError, match="queries 0 is not a whole number from 1 on"):
         RandomSearch(queries=0)
-
-
-def test_memory_that_no_draw_respects_is_reported():
-    # Two tables of two units and one of one: only together in twos, and then the last fits nowhere.
-    task = task_of([(10, 8, 1.0)], (160, 160))
-    with pytest.raises(NoFeasiblePlanError, match="6400 random placements of whole tables all ran out of memory"):
-        RandomSearch().solve(task, make_cost("roofline"))

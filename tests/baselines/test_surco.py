@@ -10,10 +10,9 @@ import torch
 
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.surco.assignment import cheapest_assignment
-from baselines.surco.network import SurCoNetwork, assign, device_codes, load_features, straight_through
+from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
-from shardgym import InputError, make_cost
+from shardgym import make_cost
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")
@@ -27,13 +26,13 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def tasks():
-    return training_tasks("tiny-v1", 40)
+    return training_tasks("tiny-v1", 8)
 
 
 @pytest.fixture(scope="module")
 def fitted(tasks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("surco")
-    SurCo(**TINY).fit(tasks, COST, steps=4).save(folder)
+    SurCo(**TINY).fit(tasks[:4], COST, steps=2).save(folder)
     return folder
 
 
@@ -98,19 +97,6 @@ def test_the_rounded_assignment_is_passed_on_with_the_gradients_of_the_relaxed_o
     assert bool(relaxed.abs().sum() > 0)
 
 
-def test_devices_and_tables_of_other_tasks_of_a_batch_make_no_difference(tasks):
-    small, large = with_memory(tasks[0], 0.4), tasks[5]
-    assert small.num_tables != large.num_tables
-    both = TaskBatch.of([small, large])
-    costs = random_costs(both)
-    alone = TaskBatch.of([small])
-    shape = alone.table_mask.shape[1], alone.device_mask.shape[1]
-    cut = costs[:1, : shape[0], : shape[1]]
-    torch.testing.assert_close(
-        assign(costs, both, 0.2).soft[:1, : shape[0], : shape[1]], assign(cut, alone, 0.2).soft, atol=1e-3, rtol=0
-    )
-
-
 def test_gradient_steps_lower_the_estimate(tasks, fitted):
     """In the released code of `zero` and `hybrid`, the surrogate costs never change."""
     network = SurCo.load(fitted)._own.network
@@ -146,17 +132,8 @@ def test_loads_are_those_of_the_greedy_rule_by_predicted_costs(tasks, network):
         assert not loads.pairs[b, task.num_tables :].any()
 
 
-def test_untrained_it_follows_the_greedy_rule(tasks, network):
-    batch = TaskBatch.of(tasks[:6])
-    loads = load_features(network.cost, batch)
-    with torch.no_grad():
-        costs = network.surrogate(batch, loads).masked_fill(~batch.device_mask[:, None], torch.inf)
-    follows = costs.argmin(dim=2) == loads.pairs[..., 2].argmax(dim=2)
-    assert float(follows[batch.table_mask].float().mean()) > 0.9
-
-
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
-    learner = SurCoLearner(network, tasks, TrainingOracle(COST), 10, SurCoSettings(**TINY))
+    learner = SurCoLearner(network, tasks[:4], TrainingOracle(COST), 10, SurCoSettings(**TINY))
     before = {name: parameter.detach().clone() for name, parameter in network.surrogate.named_parameters()}
     figures = learner.step(0, np.random.default_rng(0))
     after = dict(network.surrogate.named_parameters())
@@ -172,25 +149,3 @@ def test_plans_fit_into_tight_memory(tasks, fitted, variant):
     plan = solver.solve(task, COST)
     plan.validate(task)
     assert solver.solve(task, COST) == plan
-
-
-@torch.no_grad()
-def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted):
-    task = with_memory(tasks[4], 0.3)
-    solver = SurCo(weights=fitted, variant="prior")
-    plan = solver.solve(task, COST)
-    costs = solver._own.network.surrogate_costs(TaskBatch.of([task]))[0].double().numpy()
-    devices = {shard.table: shard.devices[0] for shard in plan.shards}
-    assert [devices[table.name] for table in task.tables] == cheapest_assignment(task, costs).tolist()
-
-
-def test_devices_have_codes_of_their_own():
-    codes = device_codes(128)
-    assert codes.shape == (128, 8)
-    distances = torch.cdist(codes, codes) + 10 * torch.eye(128)
-    assert float(distances.min()) > 0.05
-
-
-def test_another_variant_is_refused():
-    with pytest.raises(InputError, match="variant"):
-        SurCo(variant="none")

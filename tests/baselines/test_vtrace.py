@@ -44,10 +44,3 @@ def test_targets_are_those_of_the_definition(rho_clip, c_clip):
     following = torch.cat([expected[1:], values[-1:]])
     rho = log_ratios.exp().clamp(max=rho_clip)
     torch.testing.assert_close(advantages, rho * (rewards + discounts * following - values[:-1]))
-
-
-def test_targets_are_constants_of_the_loss():
-    log_ratios, rewards, discounts, values = random_sequences()
-    targets, advantages = vtrace(log_ratios.requires_grad_(), rewards, discounts, values.requires_grad_())
-    assert not targets.requires_grad
-    assert not advantages.requires_grad

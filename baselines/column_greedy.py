@@ -52,7 +52,7 @@ class ColumnGreedy:
             InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
             MeasurementError: `cost` has no time for single shards.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
         check_possible(task)
         budget = Budget(time_limit_s)
         incumbent = Incumbent(task, cost, observer)

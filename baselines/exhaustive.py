@@ -61,7 +61,7 @@ class Exhaustive:
             InputError: the task has more placements than `limit`; or an argument is of another kind, or `cost` cannot
                 price tasks of this kind.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
         check_possible(task)
         budget = Budget(time_limit_s)
         parts = [self._parts_of(table.embedding_dim) for table in task.tables]

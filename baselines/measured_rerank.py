@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import check_dict, check_int, describe
+from shardgym.arguments import check_int
 from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.ties import quantized
@@ -21,6 +21,7 @@ from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
+from shardgym.records import short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 
@@ -79,11 +80,11 @@ class MeasuredRerank:
         self.starts = check_int("starts", starts, 1)
         is_number = isinstance(distance, numbers.Real) and not isinstance(distance, bool)
         if not is_number or not 0 <= distance <= 1:
-            raise InputError(f"distance: expected a share from 0 to 1, got {describe(distance)}")
+            raise InputError(f"distance: expected a share from 0 to 1, got {short_repr(distance)}")
         self.distance = float(distance)
         self.measurer = measurer
-        self.solver_settings = check_dict("solver_settings", solver_settings)
-        self.measurer_settings = check_dict("measurer_settings", measurer_settings)
+        self.solver_settings = dict(solver_settings or {})
+        self.measurer_settings = dict(measurer_settings or {})
         if measurer is None and self.measurer_settings:
             raise InputError("measurer_settings: name a measurer that they are for, e.g. measurer='fbgemm'")
         self._searcher = make_solver(solver, **self.solver_settings)
@@ -118,7 +119,7 @@ class MeasuredRerank:
                 of another kind.
             MeasurementError: the measurer has no time for any plan.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         check_possible(task)
         budget = Budget(time_limit_s)
         searching = Budget(None if time_limit_s is None else _SEARCHING * time_limit_s)

@@ -13,7 +13,6 @@ from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
-from shardgym.arguments import describe
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.incumbent import Budget, Incumbent, InUse, OutOfTime
@@ -21,6 +20,7 @@ from shardgym.evaluation.solver import Observer, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT
+from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 
 
@@ -78,7 +78,7 @@ class ColumnSolver(abc.ABC):
                 initial plan to move from; or an argument is of another kind.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         in_use = plan_in_use(initial_plan, migration_ms_per_byte)
         beyond = self.leaves_devices(task, cost)
         check_possible(task, in_host=beyond)
@@ -161,7 +161,7 @@ def plan_in_use(initial_plan: ShardingPlan | None, migration_ms_per_byte: float 
         return None
     number = migration_ms_per_byte
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise InputError(f"migration_ms_per_byte: expected a finite number from 0 on, got {describe(number)}")
+        raise InputError(f"migration_ms_per_byte: expected a finite number from 0 on, got {short_repr(number)}")
     if initial_plan is None:
         raise InputError("migration_ms_per_byte: expected an initial_plan, which is in use and tables move from")
     return InUse(initial_plan, float(number))

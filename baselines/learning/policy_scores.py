@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from shardgym.arguments import describe
 from shardgym.arrays import Floats
 from shardgym.errors import InputError, import_extra
+from shardgym.records import short_repr
 
 #: Observations of N environments, by entry.
 Observations = Mapping[str, npt.NDArray[Any]]
@@ -48,7 +48,7 @@ def scores_of(policy: Any) -> Scores:
     else:
         raise InputError(
             f"policy: expected one of stable-baselines3, TorchRL or RLlib, or a function of observations that returns "
-            f"scores of actions, got {describe(policy)}"
+            f"scores of actions, got {short_repr(policy)}"
         )
 
     def scores(observations: Observations) -> Floats:

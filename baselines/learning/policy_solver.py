@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from baselines.learning.policy_scores import Observations, network_of, scores_of
 from baselines.learning.weights import SolverCard, digest_of, load_card, load_network, save_network
-from shardgym.arguments import check_int, describe
+from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
@@ -23,6 +23,7 @@ from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
+from shardgym.records import short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 from shardgym.training.torch_ops import one_thread
@@ -196,5 +197,5 @@ def _made(factory: str) -> Any:
     """Call the function that makes a policy; raises `InputError` when there is none."""
     make = find_class("policy", "", factory)
     if not callable(make):
-        raise InputError(f"'{factory:.80}' is {describe(make)}: expected a function without arguments")
+        raise InputError(f"'{factory:.80}' is {short_repr(make)}: expected a function without arguments")
     return make()

@@ -30,7 +30,7 @@ from baselines.learning.weights import (
     save_network,
     shipped_weights,
 )
-from shardgym.arguments import check_instance, check_int, check_list_of
+from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.solver import check_solve_arguments
@@ -390,11 +390,11 @@ def _split(
     tasks: Sequence[ShardingTask], validation: Sequence[ShardingTask] | None
 ) -> tuple[list[ShardingTask], list[ShardingTask]]:
     """Return the tasks to learn from and those to validate on; a single task serves as both."""
-    learned = check_list_of("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
+    learned = list(tasks)
     if not learned:
         raise InputError("tasks: expected at least one task to fit on, got none")
     if validation is not None:
-        held_out = check_list_of("validation", validation, ShardingTask)
+        held_out = list(validation)
         return learned, held_out or learned
     held_out = learned[::VALIDATION_SHARE]
     rest = [task for i, task in enumerate(learned) if i % VALIDATION_SHARE]

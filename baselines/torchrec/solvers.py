@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from shardgym.arguments import check_int, check_list
+from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
@@ -53,7 +53,7 @@ class TorchRec:
         self.sort_by: SortBy = sort_by
         self.sharding_types = sharding_types
         if sharding_types is not None:
-            self.sharding_types = tuple(check_list("sharding_types", sharding_types, "names of sharding types"))
+            self.sharding_types = tuple(sharding_types)
             for name in self.sharding_types or [None]:
                 if name not in get_args(Kind) or name == "tiers":
                     known = ", ".join(kind for kind in get_args(Kind) if kind != "tiers")
@@ -133,7 +133,7 @@ class TorchRecColumns(TorchRec):
         sharding_types: Sequence[str] | None = None,
     ) -> None:
         super().__init__(sharding_types=sharding_types)
-        widths = check_list("min_partitions", min_partitions, "widths")
+        widths = list(min_partitions)
         self.min_partitions = tuple(check_int("min_partitions", width, 1) for width in widths)
         if not widths:
             raise InputError("min_partitions: expected at least one width")

@@ -21,7 +21,7 @@ from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver, NeuroShard
-from shardgym.arguments import check_instance, check_int, check_list
+from shardgym.arguments import check_instance, check_int
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
@@ -74,7 +74,7 @@ class NeuroShardPlus(ColumnSolver):
         check_instance("row_cuts", row_cuts, bool)
         self.row_cuts = row_cuts
         self.kicks = None if kicks is None else check_int("kicks", kicks, 0)
-        self.sharding_types = tuple(check_list("sharding_types", sharding_types, "names of sharding types"))
+        self.sharding_types = tuple(sharding_types)
         for name in self.sharding_types:
             if name not in SHARED_TYPES:
                 known = ", ".join(SHARED_TYPES)

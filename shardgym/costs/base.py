@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from shardgym.arguments import check_instance, check_list_of
+from shardgym.arguments import check_instance
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.mixed_tables import check_all_ids, check_pooled
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
@@ -23,7 +23,6 @@ from shardgym.tasks.task import ShardingTask
 GROUP = "shardgym.costs"
 
 #: End of the error message where `plans` is not a list of plans.
-ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
 
 
 #: Holders that costs know.
@@ -49,7 +48,6 @@ class CostModel(abc.ABC):
         row_tiers: whether it prices plans in which rows of a table have different numbers of holders, kind "tiers".
     """
 
-    how_to_get: ClassVar[str] = "make_cost(name) makes one"
     learned: ClassVar[bool] = False
     replicas: ClassVar[bool] = False
     unpooled: ClassVar[bool] = False
@@ -109,7 +107,6 @@ class CostModel(abc.ABC):
         if not self.unpooled:
             check_pooled(task, f"cost '{self.name}'")
             check_all_ids(task, f"cost '{self.name}'")
-        plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons: dict[int, str] = {}
         for n, plan in enumerate(plans):
             try:
@@ -121,7 +118,6 @@ class CostModel(abc.ABC):
                     reasons[n] = reason
         feasible = [plan for n, plan in enumerate(plans) if n not in reasons]
         scored = self.score(task, feasible) if feasible else []
-        scored = check_list_of(f"what score() of cost '{self.name}' returned", scored, PlanCost)
         if len(scored) != len(feasible):
             raise InputError(f"score() of cost '{self.name}' returned {len(scored)} costs for {len(feasible)} plans")
         costs = iter(scored)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardgym.arguments import check_instance, check_int, describe
+from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
+from shardgym.records import short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.tasks.task import ShardingTask
 
@@ -147,7 +148,7 @@ def takes(method: Callable[..., Any], option: str) -> bool:
 
 
 def check_solve_arguments(
-    task: Any, cost: Any, seed: Any, *, time_limit_s: Any = None, initial_plan: Any = None, observer: Any = None
+    task: Any, cost: Any, seed: Any, *, time_limit_s: Any = None, initial_plan: Any = None
 ) -> None:
     """Check the types of the arguments of `Solver.solve`; for solvers to call before they start.
 
@@ -163,8 +164,6 @@ def check_solve_arguments(
         # A negative number is accepted: the deadline of a caller may have passed.
         is_number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
         if not is_number or math.isnan(time_limit_s):
-            raise InputError(f"time_limit_s: expected a number of seconds, got {describe(time_limit_s)}")
+            raise InputError(f"time_limit_s: expected a number of seconds, got {short_repr(time_limit_s)}")
     if initial_plan is not None:
         check_instance("initial_plan", initial_plan, ShardingPlan)
-    if observer is not None and not callable(observer):
-        raise InputError(f"observer: expected a function of a plan and its cost in ms, got {describe(observer)}")

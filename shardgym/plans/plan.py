@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_instance, check_list
+from shardgym.arguments import check_instance
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.plans.feasibility import plan_problems
 from shardgym.plans.shard import DeviceMemory, Shard, device_memory
@@ -46,8 +46,6 @@ class ShardingPlan(Record):
             the samples. None, the usual case, is one group of all devices.
     """
 
-    how_to_get: ClassVar[str] = "ShardingPlan.load(path) reads one"
-
     task_hash: Digest
     shards: tuple[Shard, ...]
     group_size: Annotated[Whole, Field(ge=1)] | None = None
@@ -60,16 +58,14 @@ class ShardingPlan(Record):
 
     @classmethod
     def of(cls, task: ShardingTask, shards: Iterable[Shard], group_size: int | None = None) -> Self:
-        """Make a plan for `task` from shards in any order; raises `InputError` when these are something else."""
+        """Make a plan for `task` from shards in any order; raises `InputError`."""
         check_instance("task", task, ShardingTask)
-        held = tuple(check_list("shards", shards, "shards", ordered=False))
         # One group of all devices is the same plan as without groups.
-        return cls(
-            task_hash=task.digest, shards=held, group_size=None if group_size == task.num_devices else group_size
-        )
+        group_size = None if group_size == task.num_devices else group_size
+        return cls(task_hash=task.digest, shards=tuple(shards), group_size=group_size)
 
     @classmethod
-    def table_wise(cls, task: ShardingTask, devices: Sequence[int] | Mapping[str, int]) -> Self:
+    def table_wise(cls, task: ShardingTask, devices: Iterable[int] | Mapping[str, int]) -> Self:
         """Place every table whole.
 
         Args:
@@ -81,7 +77,7 @@ class ShardingPlan(Record):
         """
         check_instance("task", task, ShardingTask)
         names = [table.name for table in task.tables]
-        devices = devices if isinstance(devices, Mapping) else check_list("devices", devices, "numbers of devices")
+        devices = devices if isinstance(devices, Mapping) else list(devices)
         device_of = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
         known = set(names)
         wrong = [f"'{name}' is no table of the task" for name in device_of if name not in known]

@@ -9,12 +9,11 @@ import math
 import numbers
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, ClassVar, Literal, overload
+from typing import Annotated, Literal, overload
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_index
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canonical_json, short_repr
 
@@ -196,8 +195,6 @@ class EmbeddingTable(Record):
             them, where others lie anywhere in the batch. Ids that are drawn are repeated so often.
     """
 
-    how_to_get: ClassVar[str] = "task.table(name) finds one"
-
     name: Name
     num_embeddings: Annotated[Whole, Field(ge=1, le=MOST_ROWS)]
     embedding_dim: Annotated[Whole, Field(ge=1, le=2**16)]
@@ -293,10 +290,8 @@ class TablePool(Record, Sequence[EmbeddingTable]):
     @overload
     def __getitem__(self, index: slice) -> tuple[EmbeddingTable, ...]: ...
     def __getitem__(self, index: int | slice) -> EmbeddingTable | tuple[EmbeddingTable, ...]:
-        """Return a table, or a tuple of tables; raises `IndexError`, and `InputError` when `index` is no number."""
-        if isinstance(index, slice):
-            return self.tables[index]
-        return self.tables[check_index(f"pool '{self.name}'", "table", index, len(self))]
+        """Return a table, or a tuple of tables; raises `IndexError`."""
+        return self.tables[index]
 
     def split(self) -> tuple[TablePool, TablePool]:
         """Cut the pool by table into a train and a test half.

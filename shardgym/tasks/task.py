@@ -111,7 +111,6 @@ class ShardingTask(Record):
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})
-    how_to_get: ClassVar[str] = "ShardingTask.load(path) reads one, suite[0] is one of a suite"
 
     tables: Annotated[tuple[EmbeddingTable, ...], Field(min_length=1, max_length=100_000)]
     topology: Topology

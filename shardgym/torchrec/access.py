@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import describe
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import short_repr
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import IdStream, RecordedStream
@@ -81,7 +81,7 @@ def _access_of_pooling_factors(
         factors = by_table("pooling_factors", pooling_factors, tables)
     elif isinstance(pooling_factors, str) or not isinstance(pooling_factors, Sequence | np.ndarray):
         expected = "expected numbers by table, or one for each table"
-        raise InputError(f"pooling_factors: {expected}, got {describe(pooling_factors)}")
+        raise InputError(f"pooling_factors: {expected}, got {short_repr(pooling_factors)}")
     elif len(pooling_factors) != len(tables):
         raise InputError(f"pooling_factors: expected one for each of {len(tables)} tables, got {len(pooling_factors)}")
     else:

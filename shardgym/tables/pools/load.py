@@ -33,7 +33,6 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Record
 from shardgym.tables.pools.files import load_user_tables
@@ -78,9 +77,9 @@ def load_pool(name_or_path: str | Path) -> TablePool:
 
     Raises:
         UnknownNameError: neither a known name nor a path; the closest names are in the message.
-        InputError: the file cannot be read or holds something else; or the argument is no name or path.
+        InputError: the file cannot be read or holds something else.
     """
-    text = check_name("pool", name_or_path)
+    text = str(name_or_path)
     if holds_ids(text):
         return pool_of_stream(open_stream(text))
     if text.endswith((".json", ".csv")):

@@ -152,7 +152,7 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
 
     Raises:
         UnknownNameError: neither a known name nor a path; the closest names are in the message.
-        InputError: no name or path, or the file cannot be read, has an unknown field or one out of range.
+        InputError: the file cannot be read, has an unknown field or one out of range.
     """
     text = str(name_or_path)
     if not text.endswith((".yaml", ".yml", ".json")):

@@ -14,7 +14,9 @@ def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> N
     if not isinstance(value, cls):
         article = "an" if cls.__name__[0] in "AEIOU" else "a"
         end = f"; {remedy}" if remedy else ""
-        raise InputError(f"{name}: expected {article} {cls.__name__}, got {type(value).__name__} {short_repr(value)}{end}")
+        raise InputError(
+            f"{name}: expected {article} {cls.__name__}, got {type(value).__name__} {short_repr(value)}{end}"
+        )
 
 
 def check_int(name: str, value: Any, least: int = 0) -> int:

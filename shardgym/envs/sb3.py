@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from shardgym.arguments import describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.observation import Observation
 from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError, MissingDependencyError
+from shardgym.records import short_repr
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -62,7 +62,7 @@ class NativeVecEnv(VecEnv):
         native = envs.unwrapped if isinstance(envs, VectorEnv) else envs
         if not isinstance(native, PlacementVectorEnv):
             remedy = "gymnasium.make_vec(id, num_envs=N, autoreset_mode='SameStep') makes one"
-            raise InputError(f"envs: expected a native vector environment, got {describe(envs)}; {remedy}")
+            raise InputError(f"envs: expected a native vector environment, got {short_repr(envs)}; {remedy}")
         if native.autoreset_mode is not AutoresetMode.SAME_STEP:
             raise InputError(
                 f"stable-baselines3 resets in the step that ends an episode: make the environment with "

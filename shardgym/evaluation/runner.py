@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
+from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.engines import Engine, HereEngine, make_engine
 from shardgym.engines.base import OpenWorker
@@ -23,6 +23,7 @@ from shardgym.evaluation.store import Resume, Store, results_of
 from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
 from shardgym.progress import progress_bar
+from shardgym.records import short_repr
 from shardgym.tasks.suites import Suite
 from shardgym.tasks.suites.spec import Track
 
@@ -85,7 +86,7 @@ def evaluate(
         InputError: the folder holds records of something else, is damaged or in use, or a name is unknown.
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
-    folder = Path(check_name("out", out)).absolute()  # a solver may change the current folder
+    folder = Path(str(out)).absolute()  # a solver may change the current folder
     mode = Resume(resume)
     num_tasks = _check_suite(suite, limit)
     checked_seeds = _check_seeds(seeds)
@@ -163,7 +164,7 @@ def _open_cost(
     role: str, given: str | CostModel | None, settings: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, CostModel]]:
     """Yield name and model; a model that was made here is closed at the end."""
-    checked = check_dict(f"{role}_settings", settings)
+    checked = dict(settings or {})
     if isinstance(given, CostModel):
         if checked:
             raise InputError(f"{role}_settings are for a cost model given by name: make the object with them instead")
@@ -213,7 +214,7 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
 def _check_suite(suite: TaskSequence, limit: int | None) -> int:
     """Return how many tasks a run has; raises `InputError` for no suite, or a limit that is not 1 to its length."""
     if not isinstance(getattr(suite, "name", None), str) or not hasattr(suite, "__getitem__"):
-        raise InputError(f"suite: expected tasks with a name, got {describe(suite)}; shardgym.load_suite reads a suite")
+        raise InputError(f"suite: expected tasks with a name, got {short_repr(suite)}")
     if limit is None:
         return len(suite)
     if check_int("limit", limit, 1) > len(suite):
@@ -223,7 +224,7 @@ def _check_suite(suite: TaskSequence, limit: int | None) -> int:
 
 def _check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """Return the seeds, each once; raises `InputError` when there is none or one is no whole number from 0 on."""
-    checked = [check_int("seed", seed) for seed in check_list("seeds", seeds, "whole numbers", ordered=False)]
+    checked = [check_int("seed", seed) for seed in list(seeds)]
     if not checked:
         raise InputError("no seed was given: name at least one")
     return tuple(dict.fromkeys(checked))
@@ -233,4 +234,4 @@ def _check_seconds(name: str, seconds: float | None) -> None:
     """Refuse what is not None, nor a number of seconds above 0."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{name}: expected a number of seconds above 0, got {describe(seconds)}")
+        raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")

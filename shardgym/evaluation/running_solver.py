@@ -28,7 +28,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardgym.arguments import describe
 from shardgym.child import Handler, Parent
 from shardgym.children import CAN_FORK, ChildError, ForkedChild
 from shardgym.costs.base import CostModel
@@ -39,6 +38,7 @@ from shardgym.evaluation.solver import Solver, call_solver, check_ready, warm_up
 from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
 from shardgym.machine import utc_now
 from shardgym.plans.plan import ShardingPlan
+from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 
 #: Seconds that the making of a solver may take; weights are loaded and code is compiled later, as it warms up.
@@ -359,10 +359,10 @@ def _weights_of(solver: Solver) -> dict[str, Any]:
     """Return the digest of a solver's weights and the seconds they took to train; raises `InputError` for nonsense."""
     digest = getattr(solver, "weights_digest", None) or ""
     if not isinstance(digest, str) or not re.fullmatch(r"([0-9a-f]{64})?", digest):
-        raise InputError(f"weights_digest of the solver: expected 64 hexadecimal digits or '', got {describe(digest)}")
+        raise InputError(f"weights_digest of the solver: expected a SHA-256 or '', got {short_repr(digest)}")
     seconds = getattr(solver, "training_time_s", None)
     if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
-        raise InputError(f"training_time_s of the solver: expected seconds or None, got {describe(seconds)}")
+        raise InputError(f"training_time_s of the solver: expected seconds or None, got {short_repr(seconds)}")
     return {"weights_digest": digest, "training_time_s": seconds}
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from shardgym.arguments import check_dict, check_list, describe
 from shardgym.errors import InputError
 from shardgym.evaluation.result import recipe
 from shardgym.evaluation.solver import GROUP, Solver, make_solver, solver_names
@@ -86,7 +85,7 @@ def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -
         MissingDependencyError: a registered solver needs an extra that is not installed.
     """
     specs: dict[str, SolverSpec] = {}
-    for number, value in enumerate(check_list("solvers", solvers, "names, classes or SolverSpec")):
+    for number, value in enumerate(list(solvers)):
         spec = _check_spec(number, value)
         if specs.setdefault(spec.title, spec) != spec:
             raise InputError(
@@ -115,9 +114,9 @@ def _check_spec(number: int, value: Any) -> SolverSpec:
     else:
         raise InputError(
             f"solvers[{number}]: expected a name, 'module:Class', a SolverSpec, or what has a method solve, got "
-            f"{describe(value)}"
+            f"{short_repr(value)}"
         )
-    spec = dataclasses.replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
+    spec = dataclasses.replace(spec, settings=dict(spec.settings or {}))
     if spec.made_from is None:
         return dataclasses.replace(spec, label="")
     check_label(spec.label, spec.name)

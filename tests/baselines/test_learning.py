@@ -255,7 +255,6 @@ def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_pat
     ("arguments", "message"),
     [
         ({"tasks": []}, "^tasks: expected at least one task to fit on, got none$"),
-        ({"tasks": ["x"]}, r"^tasks\[0\]: expected a ShardingTask, got str 'x'"),
         ({"cost": "roofline"}, r"^cost: expected a CostModel, got str 'roofline'"),
         ({"cost": make_cost("simulator", role="judge")}, "^cost 'simulator' is a judge, which no solver may be fitted"),
         ({"resume": True}, "^resume needs checkpoint_dir"),

@@ -193,23 +193,19 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"suite": "quick-v1"}, "suite: expected tasks with a name, got str 'quick-v1'; shardgym.load_suite"),
-        ({"solvers": "random"}, "solvers: expected a list of names, classes or SolverSpec, got str 'random'"),
+        ({"suite": "quick-v1"}, "suite: expected tasks with a name, got 'quick-v1'"),
         (
             {"solvers": [CountCost]},
             "solvers[0]: expected a name, 'module:Class', a SolverSpec, or what has a method solve,",
         ),
-        ({"solvers": [SolverSpec("random", 3)]}, "settings of solver 'random': expected a dictionary"),
-        ({"out": 3}, "out: expected a name or the path of a file, got int 3"),
         ({"judge": 3}, "cost: expected a name or module:Class, got 3"),
-        ({"judge_settings": 3}, "judge_settings: expected a dictionary with names for keys, got int 3"),
         ({"judge_settings": {"a": 1}}, "judge_settings are for a cost model given by name"),
         ({"seeds": [0, -1]}, "seed -1 is not a whole number from 0 on"),
         ({"seeds": []}, "no seed was given: name at least one"),
         ({"limit": 0}, "limit 0 is not a whole number from 1 on"),
         ({"limit": 4}, "limit=4: suite 'toys' has 3 tasks; give at most 3"),
-        ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got float -1.0"),
-        ({"timeout_s": 0}, "timeout_s: expected a number of seconds above 0, got int 0"),
+        ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got -1.0"),
+        ({"timeout_s": 0}, "timeout_s: expected a number of seconds above 0, got 0"),
     ],
 )
 def test_arguments_of_another_kind_are_named(tmp_path, arguments, message):

@@ -112,7 +112,7 @@ class IncumbentSearch(abc.ABC):
                 of another kind.
             MeasurementError: `cost` has no time for single shards.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         self.check_ready(cost)
         self.check_task(task, cost)
         if time_limit_s is not None:

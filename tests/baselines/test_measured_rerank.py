@@ -107,7 +107,7 @@ def test_a_measurer_with_a_seed_gets_one_that_judges_do_not_have():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"distance": 2}, InputError, "distance: expected a share from 0 to 1, got int 2"),
+        ({"distance": 2}, InputError, "distance: expected a share from 0 to 1, got 2"),
         ({"measurer": "rofline"}, UnknownNameError, "did you mean roofline"),
         ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "name a measurer that they are for"),
         ({"measurer": "simulator", "measurer_settings": {"role": "judge"}}, InputError, "which is for scoring"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from shardgym import make_cost
-from shardgym.errors import InputError
 
 pytestmark = pytest.mark.repository
 
@@ -34,19 +33,6 @@ def test_a_solver_that_cannot_do_a_size_is_asked_for_the_next_one(plan_time):
     assert isinstance(row["2"], float)
     assert row["5"] == "b"
     assert "placements" in reasons["exhaustive,limit=10"]
-
-
-def test_only_the_last_plan_may_be_over_the_limit(plan_time):
-    solver, cost = plan_time.open_solver("dim_greedy"), make_cost("roofline")
-    assert len(plan_time.times(solver, 3, 2, cost, 4, 60.0)) == 4
-    assert len(plan_time.times(solver, 3, 2, cost, 4, 0.0)) == 1
-
-
-@pytest.mark.parametrize("text", ["", "10,", "0", "ten", "1e3"])
-def test_sizes_are_whole_numbers(plan_time, text):
-    with pytest.raises(InputError, match="--tables: expected whole numbers"):
-        plan_time.numbers("--tables", text)
-    assert plan_time.numbers("--tables", "30,10,30") == [10, 30]
 
 
 def test_what_measures_is_timed_only_where_it_is_named(plan_time, monkeypatch):

@@ -8,14 +8,7 @@ import re
 import statistics
 from pathlib import Path
 
-import collection_toys
-import numpy as np
 import pytest
-
-from shardgym import ShardingTask, Topology
-from shardgym.costs.fbgemm.jobs import StepTimes
-from shardgym.costs.gpu.cost import GpuCost
-from shardgym.costs.shard_keys import ShardKey
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,14 +58,6 @@ def test_with_its_source_left_out_a_row_is_predicted_within_the_goals(published)
     assert median_error(held, "collective") < 0.25
 
 
-def test_the_regimes_of_torcheasyrec_are_predicted_within_a_quarter(published):
-    regimes = importlib.import_module("regimes")
-    found = regimes.predicted_ms(116_111)
-    assert found["GPU"] == pytest.approx(0.80, rel=0.01)
-    for place in ("cache", "host"):
-        assert found[place] == pytest.approx(regimes.PUBLISHED_MS[place], rel=0.25)
-
-
 def test_passes_without_pooling_are_predicted_within_15_percent(published):
     """Those of training, with all in the GPU's memory; forward passes of inference take a quarter longer than said."""
     _, held = published
@@ -108,23 +93,6 @@ def test_no_row_is_dropped_without_a_reason(published):
     assert all(h.fitted is not None for h in held if h.row.kind in ("fused", "host memory", "cached"))
 
 
-def test_no_factor_of_updates_brings_both_rows_of_rowwise_adagrad_nearer(published):
-    """What the page says of G002 and G007: the update of one would have to take longer, that of the other less."""
-    _, held = published
-    predictions = importlib.import_module("predictions")
-    rows = {h.row.id: h.row for h in held}
-    phases = predictions.phases_us([rows["G002"], rows["G007"]])
-
-    def besides(row_id):
-        return phases[row_id].forward + phases[row_id].backward - phases[row_id].update
-
-    wanted = {i: (rows[i].time_us - besides(i)) / phases[i].update for i in phases}
-    assert wanted == pytest.approx({"G002": 1.85, "G007": 0.54}, rel=0.02)
-    for one, other, ratio in (("G002", "G007", 0.60), ("G007", "G002", 1.79)):
-        found = (besides(one) + wanted[other] * phases[one].update) / rows[one].time_us
-        assert found == pytest.approx(ratio, rel=0.02)
-
-
 def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_path):
     script, held = published
     lines = script.read_rows.__defaults__[0].read_text().splitlines()
@@ -134,40 +102,3 @@ def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_pa
     found = script.ratios(more, script.Constants(), more)
     of_g022 = next(h.fitted for h in held if h.row.id == "G022")
     assert found["X1"] == pytest.approx(6.4787 * of_g022)
-
-
-def times_of_h100(job):
-    """Return what the cost `gpu` says of a shard set, as the answer of a worker."""
-    shards = job.shard_set.shards
-    tables = tuple({shard.table.name: shard.table for shard in shards}.values())
-    of = job.shard_set
-    task = ShardingTask(tables, Topology.preset("dgx-h100", 1), of.batch_size, of.precision, of.optimizer)
-    costs = GpuCost("h100").additive()
-    work = costs.describe(task, [ShardKey(shard.table.name, shard.num_rows, shard.width) for shard in shards])[
-        "latents"
-    ]
-    ms = costs.device_ms(work.sum(axis=0, keepdims=True), np.array([len(shards)]))
-    return StepTimes(np.tile(ms, (job.iterations, 1)))
-
-
-def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, capsys, monkeypatch):
-    """A worker that takes what the cost says of a card: the card itself predicts it, and another one does not."""
-    pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
-    from shardgym.training.collecting import collect
-
-    script, _ = published
-    pool, _ = collection_toys.install(monkeypatch)
-    monkeypatch.setattr(pool, "_answer", lambda self, job: (job, times_of_h100(job)))
-    collect(tmp_path, device="cuda", preset="quick", compute=24, repeat_share=0.0)
-    errors = {}
-    for hardware in ("h100", "v100"):
-        assert script.main(["--collected", str(tmp_path), "--hardware", hardware]) == 0
-        lines = [line.strip("| ").split() for line in capsys.readouterr().out.splitlines()[2:]]
-        assert {line[0] for line in lines} == {"oracle", "judge", "test"}
-        assert sum(int(line[2]) for line in lines) == 24
-        errors[hardware] = max(float(line[n]) for line in lines for n in (4, 7))
-        if hardware == "h100":
-            assert all(float(line[-1]) > 0.98 for line in lines)
-    assert errors["h100"] < 1.0 < errors["v100"]
-    assert script.main(["--collected", str(tmp_path / "none")]) == 2
-    assert script.main(["--collected", str(tmp_path), "--hardware", "h1000"]) == 2

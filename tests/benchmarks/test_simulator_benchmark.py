@@ -26,15 +26,6 @@ def test_good_plans_are_of_searches_and_with_a_few_shards_moved(script):
     assert len({tuple(of_plan) for of_plan in cuts}) < len(plans)
 
 
-def test_random_plans_are_of_whole_tables_that_fit(script):
-    task = load_suite("dlrm4-v2")[0]
-    plans = script("simulator").random_plans(task, 5, np.random.default_rng(0))
-    assert len(plans) == 5
-    for plan in plans:
-        plan.validate(task)
-        assert len(plan.shards) == task.num_tables
-
-
 def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, tmp_path, monkeypatch):
     """Two tasks of a board, and the same costs again under other ids: a perfect repeat beside models that err."""
     module = script("simulator")

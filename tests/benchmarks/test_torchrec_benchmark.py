@@ -16,6 +16,7 @@ pytestmark = pytest.mark.repository
 def planner(script, monkeypatch):
     module = script("torchrec_planner")
     monkeypatch.setattr(module, "THEIRS", ("size_greedy", "lpt"))
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda number, mp_context: ThreadPoolExecutor(number))
     return module
 
 
@@ -33,12 +34,6 @@ def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
     assert rows[0]["lost"] == (max(ratios) > 1) == any(loss["cost"] == "torchrec_rating" for loss in losses)
 
 
-def test_the_best_of_ours_counts_and_equal_plans_are_not_lost(planner):
-    rows, losses = planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[1]]}, ["random", "lpt", "size_greedy"])
-    assert all(row["over best"] <= 1 for row in rows)
-    assert losses == []
-
-
 def test_a_limit_is_given_to_theirs_alone(planner, monkeypatch):
     given = []
 
@@ -48,17 +43,8 @@ def test_a_limit_is_given_to_theirs_alone(planner, monkeypatch):
             return make_solver("lpt").solve(task, cost, seed)
 
     monkeypatch.setattr(planner, "make_solver", lambda name: Noting())
-    monkeypatch.setattr(planner, "ProcessPoolExecutor", lambda number, mp_context: ThreadPoolExecutor(number))
     planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[0]]}, ["dim_greedy"], 5.0)
     assert given == [{"time_limit_s": 5.0}, {"time_limit_s": 5.0}, {}, {}]
-
-
-def test_a_solver_that_would_take_longer_than_the_cap_is_left_out(planner, monkeypatch):
-    monkeypatch.setattr(planner, "OURS", ("dim_greedy",))
-    first, second = planner.planning_times([4, 400], cap_s=0.0)
-    assert all(first[f"{name}, s"] >= 0 and first[f"{name}, rating"] > 0 for name in ("size_greedy", "dim_greedy"))
-    names = (*planner.THEIRS, "dim_greedy")
-    assert second == {"tables": 400} | {f"{name}, {what}": None for name in names for what in ("s", "rating")}
 
 
 def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
@@ -68,7 +54,5 @@ def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     assert [task.num_devices for task in planner.spread(load_suite("production-v1"), 9, [1024, 512])] == [512, 1024]
     with pytest.raises(InputError, match=r"--devices: expected some of \[128, 512, 1024\], got \[64\]"):
         planner.spread(load_suite("production-v1"), 9, [64])
-    [task] = planner.groups(["DLRM-DCNv2, 64"], 1)["DLRM-DCNv2, 64 GPUs"]
-    assert (task.num_tables, task.num_devices) == (26, 64)
     [task] = planner.groups(["300 tables, 8"], 1)["300 tables, 8 GPUs"]
     assert (task.num_tables, task.num_devices) == (300, 8)

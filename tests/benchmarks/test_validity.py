@@ -76,9 +76,6 @@ def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, mon
     assert by_cost["fbgemm"]["tau"] == by_cost["real"]["tau"] == [pytest.approx(1)]
     assert by_cost["fbgemm"]["behind"] == [pytest.approx(0)]
     assert by_cost["fbgemm"]["level"] == [pytest.approx(1)]
-    start(validity, monkeypatch, capsys, *given)
-    assert len(asked) == 5
-
     with_torchrec = start(validity, monkeypatch, capsys, *given, "--torchrec", "--json").out
     assert asked[5:] == ["torchrec/0", "torchrec/1"]
     rows = json.loads(with_torchrec)["2 devices, against torchrec steps"]
@@ -89,31 +86,25 @@ def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, mon
 
 
 @pytest.mark.torchrec
-def test_all_that_a_study_measures_runs(validity, monkeypatch, tmp_path):
+def test_real_steps_run(validity, monkeypatch, tmp_path):
+    """Ours and TorchRec's, of one plan."""
     pytest.importorskip("torchrec", reason="needs TorchRec")
     if reason := validity.namespaces.why_not():
         pytest.skip(reason)
     monkeypatch.setattr(validity, "_TORCHREC_ROUNDS", 1)
-    content = validity.load(validity.prepare(tmp_path, "tiny-v1/1", 2, 2, 500))
+    monkeypatch.setattr(validity, "_TORCHREC_STEPS", 1)
+    content = validity.load(validity.prepare(tmp_path, "tiny-v1/1", 1, 2, 500))
     task = ShardingTask.from_dict(content["task"])
     plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
-    real = validity.real_ms(task, plans, {"rounds": 1, "steps": 1, "warmups": 1}, 0)
-    measured = validity.measured_costs(task, plans, 0)
-    torchrec = validity.torchrec_ms(task, plans, 0)
-    assert len(real) == len(measured) == len(torchrec) == 2
-    assert min(real) > 0
-    # The dense part is taken off, of steps as short as these at times more than there is.
-    assert np.isfinite(torchrec).all()
-    assert measured[0]["communication"] == "measured"
+    assert validity.real_ms(task, plans, {"rounds": 1, "steps": 1, "warmups": 1}, 0)[0] > 0
+    assert np.isfinite(validity.torchrec_ms(task, plans, 0)).all()
 
 
 def test_a_cost_is_held_against_both_halves(agree):
     real = np.array([[10.0, 20.0, 40.0], [10.0, 20.0, 40.0]])
     same = agree.agreement(real / 2, real)
     assert (same["tau"], same["regret"], same["level"]) == (1, 0, 0.5)
-    assert same["slope"] == pytest.approx(1)
-    turned = agree.agreement(real[:, ::-1].copy(), real)
-    assert (turned["tau"], turned["regret"]) == (-1, 3)
+    assert agree.agreement(real[:, ::-1].copy(), real)["tau"] == -1
 
 
 def test_close_pairs_are_those_that_real_steps_have_close(agree):
@@ -121,17 +112,6 @@ def test_close_pairs_are_those_that_real_steps_have_close(agree):
     assert agree.close_pairs(np.array([1.0, 2.0, 3.0, 0.0]), real) == 1
     assert agree.close_pairs(np.array([2.0, 1.0, 3.0, 4.0]), real) == 0.5
     assert np.isnan(agree.close_pairs(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
-
-
-def test_the_tasks_are_two_of_each_measured_suite(validity):
-    names = validity.chosen_tasks()
-    assert len(set(names)) == 12
-    for suite in validity.SUITES:
-        first, second = (name for name in names if name.startswith(f"{suite}/"))
-        tasks = validity.load_suite(suite)
-        lookups = [sum(table.pooling_factor for table in tasks[n].tables) for n in range(12)]
-        least, median = lookups[int(first.split("/")[1])], lookups[int(second.split("/")[1])]
-        assert least < median <= max(lookups)
 
 
 def test_half_of_the_neighbours_are_worse_than_any_noise(validity):
@@ -146,12 +126,3 @@ def test_half_of_the_neighbours_are_worse_than_any_noise(validity):
         assert len(ratios) >= 2
         assert all(low <= ratio < high for ratio in ratios)
     assert sum(validity.has_cuts(plan, task) for _, plan in plans) >= 6
-
-
-def test_a_cut_gives_both_devices_half_of_the_widest_shards(validity):
-    task = validity.load_suite("tiny-v1")[1]
-    plan = validity.make_solver("dim_greedy").solve(task, validity.make_cost("roofline"), seed=0)
-    halved = validity.cut(plan, 1, 2)
-    assert validity.fits(halved, task) or halved.bytes_per_device(task) != plan.bytes_per_device(task)
-    assert len(halved.shards) == len(plan.shards) + 1
-    assert {shard.devices[0] for shard in set(halved.shards) - set(plan.shards)} == {0, 1}

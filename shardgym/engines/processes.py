@@ -84,4 +84,6 @@ def _answer(open_worker: OpenWorker[J, A], job: J) -> A | Failure:
     if not _WORKER.is_open():
         # When the process ends, the processes and files of its worker go along.
         multiprocessing.util.Finalize(_WORKER, _WORKER.close, exitpriority=10)
+        # Loky's own is unknown to children of this process, which are told it.
+        multiprocessing.set_start_method("spawn", force=True)
     return _WORKER.answer(open_worker, job)

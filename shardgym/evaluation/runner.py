@@ -102,10 +102,9 @@ def evaluate(
         check_by_name(doing, specs, judge, oracle)
     with ExitStack() as stack:
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
-        # Before the judge is made: a solver's process holds no copy of it.
-        running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
         _check_apart(judge_cost, oracle_cost)
+        running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         run = RunInfo(
             suite=suite.name,
             judge=judge_name,

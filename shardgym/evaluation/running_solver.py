@@ -1,11 +1,9 @@
 """RunningSolver: a solver at work, in a process of its own or in this one, and what it answers as results.
 
-In a process of its own, whatever ends a solver, or keeps it from ending, costs one plan. The process is a fork: a
-solver need not be pickled, whatever it is made of. A deterministic oracle is copied by the fork. One that measures
-stays here and measures on request: its worker processes and devices cannot be copied.
+In a process of its own, whatever ends a solver, or keeps it from ending, costs one plan. Solver and oracle are pickled
+for it. An oracle that measures has processes and devices of its own, so that solvers which ask it work here.
 
-Time is taken here, from the question to the answer, and processor time from the system. A process that is asked nothing
-is stopped, and so is one whose plans are measured: whatever its threads do, they slow nobody.
+Time is taken here, from the question to the answer, and processor time from the system.
 
 First in this file is the side of the run, then what happens where the solver is.
 """
@@ -14,30 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from shardgym.child import Handler, Parent
-from shardgym.children import CAN_FORK, ChildError, ForkedChild
 from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, MeasurementError, ShardGymError, one_line
+from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, ShardGymError, one_line
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.solver import Solver, call_solver, check_ready, warm_up
 from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
 from shardgym.machine import utc_now
 from shardgym.plans.plan import ShardingPlan
+from shardgym.processes import CAN_FORK, Child, ChildError, Handler
 from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 
@@ -59,7 +52,6 @@ class RunningSolver:
         oracle: what it may query.
         timeout_s: seconds that a plan may take, warming up included.
         isolate: whether it works in a process of its own. Otherwise what ends it ends the run, and nothing stops it.
-        max_bytes: of memory that its process may take besides what it starts with; None for no limit.
 
     Attributes:
         spec: what the solver is made from.
@@ -67,7 +59,7 @@ class RunningSolver:
         timed_out: whether it was stopped in the last call because that took too long.
 
     Raises:
-        InputError: this system cannot isolate solvers.
+        InputError: this system cannot isolate solvers, or this oracle cannot be asked from another process.
     """
 
     def __init__(
@@ -77,18 +69,20 @@ class RunningSolver:
         *,
         timeout_s: float,
         isolate: bool = True,
-        max_bytes: int | None = None,
     ) -> None:
         if isolate and not CAN_FORK:
             raise InputError("isolate: this system has no fork, so solvers work in this process: leave it out")
+        if isolate and not oracle.deterministic:
+            raise InputError(
+                f"isolate: oracle '{oracle.name}' measures in processes of this one, so solvers work here: leave it out"
+            )
         self.spec = spec
         self.facts: dict[str, Any] = {}
         self.timed_out = False
         self._oracle = oracle
         self._timeout_s = timeout_s
         self._isolate = isolate
-        self._max_bytes = max_bytes
-        self._child: ForkedChild | None = None
+        self._child: Child | None = None
         self._made = False
         self._scratch: str | None = None
         self._here: Handler | None = None
@@ -105,12 +99,18 @@ class RunningSolver:
             self._made = True
             return
         self._scratch = tempfile.mkdtemp(prefix="shardgym-")
-        inside = functools.partial(_start_inside, self.spec, self._oracle, self._scratch, self._max_bytes)
-        self._child = ForkedChild(inside, self._measure)
+        try:
+            self._child = Child(__name__, (self.spec, self._oracle, self._scratch))
+        except InputError as error:
+            self.close()
+            raise InputError(
+                f"solver '{self.spec.title}' or its oracle {error}: give a name or module:Class, or let solvers "
+                "work in this process (isolate=False, --no-isolate)"
+            ) from None
         self._made = False
 
     def wait_until_made(self) -> None:
-        """Wait until the solver is made, and let it rest.
+        """Wait until the solver is made.
 
         Raises:
             InputError: it cannot be made; its process has ended.
@@ -126,7 +126,6 @@ class RunningSolver:
             raise InputError(str(facts))
         self.facts = facts
         self._made = True
-        self._child.pause()
 
     def solve(self, task: ShardingTask, asked: Result, log: ErrorLog | None = None) -> Result:
         """Let the solver solve a task. Its end, and its taking too long, become a failure with a reason.
@@ -149,8 +148,6 @@ class RunningSolver:
             deadline = time.monotonic() + self._timeout_s
             cpu_clock = self._cpu_seconds() or 0.0
             clock = time.perf_counter()
-            if self._child is not None:
-                self._child.go_on()
             answer = self._ask(("prepare", task.to_json()), deadline)
             started = utc_now()
             cpu_clock = self._cpu_seconds() or 0.0
@@ -158,8 +155,6 @@ class RunningSolver:
             answer = answer or self._ask(("solve", asked.seed, asked.time_limit_s), deadline)
             seconds = time.perf_counter() - clock
             cpu_seconds = self._cpu_seconds()
-            if self._child is not None:
-                self._child.pause()
         except (InputError, ChildError) as error:
             seconds = time.perf_counter() - clock
             cpu_seconds = self._cpu_seconds()
@@ -197,7 +192,7 @@ class RunningSolver:
         if self._here is not None:
             return dict(self._here(message))
         assert self._child is not None
-        self._child.send(message, deadline)
+        self._child.send(message)
         kind, value = self._child.receive(self._timeout_s, deadline)
         if kind != "ok" or not isinstance(value, dict):
             raise InputError(f"its process answered '{kind}': {value}")
@@ -207,22 +202,6 @@ class RunningSolver:
         if self._child is None:
             return None if self._isolate else time.process_time()
         return self._child.cpu_seconds()
-
-    def _measure(self, question: Any) -> dict[str, Any]:
-        """Answer the process of the solver, which rests meanwhile: which hardware the oracle is of, what plans cost."""
-        assert self._child is not None
-        self._child.pause()
-        try:
-            if not question["plans"]:
-                return {"hardware": self._oracle.hardware}
-            task = ShardingTask.from_json(question["task"])
-            costs = self._oracle.evaluate(task, [ShardingPlan.from_json(text) for text in question["plans"]])
-            return {"costs": [cost.to_json() for cost in costs]}
-        except Exception as error:
-            on_purpose = isinstance(error, ShardGymError)
-            return {"failed": one_line(error, with_type=not on_purpose), "is_input": isinstance(error, InputError)}
-        finally:
-            self._child.go_on()
 
 
 def _checked(task: ShardingTask, asked: Result, facts: dict[str, Any], answer: dict[str, Any]) -> Result:
@@ -252,20 +231,12 @@ def _checked(task: ShardingTask, asked: Result, facts: dict[str, Any], answer: d
 # --- where the solver is ----------------------------------------------------------------------------------------------
 
 
-def _start_inside(
-    spec: SolverSpec, oracle: CostModel, scratch: str, max_bytes: int | None, parent: Parent
-) -> tuple[Handler, dict[str, Any]]:
+def start(settings: tuple[SolverSpec, CostModel, str]) -> tuple[Handler, dict[str, Any]]:
     """Make the solver in a process of its own; raises `InputError` for whatever it raises."""
-    tempfile.tempdir = scratch
-    os.environ["TMPDIR"] = scratch
-    if max_bytes is not None and sys.platform == "linux":
-        import resource  # not on Windows
-
-        # More is a `MemoryError`, or the end of the process.
-        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (in_use + max_bytes, in_use + max_bytes))
+    spec, oracle, tempfile.tempdir = settings
+    os.environ["TMPDIR"] = str(tempfile.tempdir)
     try:
-        return _make(spec, oracle if oracle.deterministic else _RemoteCost(oracle, parent.ask), (BaseException,))
+        return _make(spec, oracle, (BaseException,))
     except ShardGymError:
         raise
     except BaseException as error:
@@ -364,52 +335,3 @@ def _weights_of(solver: Solver) -> dict[str, Any]:
     if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
         raise InputError(f"training_time_s of the solver: expected seconds or None, got {short_repr(seconds)}")
     return {"weights_digest": digest, "training_time_s": seconds}
-
-
-class _RemoteCost(CostModel):
-    """The oracle of a run that measures, as the process of a solver sees it.
-
-    Args:
-        cost: a copy of it, which is asked what it is and never measures.
-        ask: sends a question to the run and returns the answer.
-    """
-
-    def __init__(self, cost: CostModel, ask: Handler) -> None:
-        self.name = cost.name  # type: ignore[misc]
-        self.version = cost.version  # type: ignore[misc]
-        self.deterministic = cost.deterministic  # type: ignore[misc]
-        self.learned = cost.learned  # type: ignore[misc]
-        self.replicas = cost.replicas  # type: ignore[misc]
-        self.unpooled = cost.unpooled  # type: ignore[misc]
-        self.host_memory = cost.host_memory  # type: ignore[misc]
-        self.row_tiers = cost.row_tiers  # type: ignore[misc]
-        self._cost = cost
-        self._ask = ask
-
-    @functools.cached_property
-    def hardware(self) -> str:
-        """Tag of the hardware that the times are of."""
-        return str(self._answer({"task": "", "plans": []})["hardware"])
-
-    @property
-    def max_devices(self) -> int | None:
-        """Of the oracle."""
-        return self._cost.max_devices
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of the oracle."""
-        return self._cost.settings()
-
-    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """Let the run measure; raises what the oracle raises on purpose."""
-        answer = self._answer({"task": task.to_json(), "plans": [plan.to_json() for plan in plans]})
-        return [PlanCost.from_json(text) for text in answer["costs"]]
-
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = self._ask(question)
-        if "failed" in answer:
-            raise (InputError if answer["is_input"] else MeasurementError)(answer["failed"])
-        return answer
-
-    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
-        return self._cost._sources(task)

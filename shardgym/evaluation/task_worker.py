@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
@@ -19,6 +18,7 @@ from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.machine import arithmetic, commit, utc_now, versions
 from shardgym.plans.plan import ShardingPlan
+from shardgym.processes import CAN_FORK
 from shardgym.tasks.task import ShardingTask
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,11 @@ def running_solvers(
     """
     if isolate is None and not CAN_FORK:
         logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
-    isolated = CAN_FORK if isolate is None else isolate
+    if isolate is None and not oracle.deterministic:
+        logger.info(
+            "oracle '%s' measures: solvers that ask it work in this process, and nothing stops them", oracle.name
+        )
+    isolated = CAN_FORK and oracle.deterministic if isolate is None else isolate
     running = [RunningSolver(spec, oracle, timeout_s=timeout_s, isolate=isolated) for spec in specs]
     with ExitStack() as stack:
         for solver in running:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
+from evaluation_toys import CountCost, Halves, ToySuite, toy_tasks
 
-from shardgym import Shard, ShardingPlan
 from shardgym.cli import main
 from shardgym.errors import InputError
-from shardgym.evaluation import evaluate, read_records, verify
+from shardgym.evaluation import evaluate, read_records
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
@@ -63,11 +59,6 @@ class PressesKeys(OnTheSecondTask):
 class EndsGenerators(OnTheSecondTask):
     def odd(self):
         raise GeneratorExit
-
-
-class ReturnsTwice(OnTheSecondTask):
-    def odd(self):
-        os.fork()
 
 
 class LeavesACopy(OnTheSecondTask):
@@ -113,69 +104,12 @@ class ReplacesTheClock(Halves):
         return super().solve(task, cost)
 
 
-class HalfAMessage(OnTheSecondTask):
-    """Says that ten bytes come, and sends five."""
-
-    def odd(self):
-        os.write(_socket(), (10).to_bytes(8, "little") + b"12345")
-        time.sleep(60)
-
-
-class HugeMessage(OnTheSecondTask):
-    """Announces 6 GB."""
-
-    def odd(self):
-        os.write(_socket(), (6 * 2**30).to_bytes(8, "little"))
-        time.sleep(60)
-
-
-class NoMessage(OnTheSecondTask):
-    def odd(self):
-        os.write(_socket(), (5).to_bytes(8, "little") + b"hello")
-        time.sleep(60)
-
-
-class LivesOn(Halves):
-    """A thread of it works on after its answer, and notes how often."""
-
-    def solve(self, task, cost, seed=0):
-        path = Path(os.environ["SHARDGYM_TEST_CALLS"])
-
-        def work():
-            for _ in range(500):
-                with path.open("a") as file:
-                    file.write(".")
-                time.sleep(0.01)
-
-        threading.Thread(target=work, daemon=True).start()
-        while not path.exists():
-            time.sleep(0.001)
-        return super().solve(task, cost)
-
-
-class AsksFromThreads(Halves):
-    """Each thread knows what its own plan costs: 2 or 3 ms, by its number of shards on device 0."""
-
-    def solve(self, task, cost, seed=0):
-        plans = [ShardingPlan.table_wise(task, devices) for devices in ([0, 0, 1, 1], [0, 0, 0, 1]) * 10]
-        with ThreadPoolExecutor(8) as pool:
-            costs = list(pool.map(lambda plan: cost.evaluate(task, [plan])[0].total_ms, plans))
-        assert costs == [2.0, 3.0] * 10, costs
-        return plans[0]
-
-
 class PrintsInC(Halves):
     def solve(self, task, cost, seed=0):
         os.write(1, b"from C\n")
         print("from Python")
         subprocess.run(["echo", "from a child"], check=True)
         return super().solve(task, cost)
-
-
-def _socket():
-    """The connection of this process, which is its only socket."""
-    found = [path for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
-    return int(found[0].name)
 
 
 class LeavesWhenMade(Halves):
@@ -192,35 +126,6 @@ class Talks(Halves):
     def solve(self, task, cost, seed=0):
         logging.getLogger("shardgym.solvers.talks").info("seed %d", seed)
         Path(tempfile.mkdtemp(), "left").touch()
-        return super().solve(task, cost)
-
-
-class Asks(Halves):
-    """Queries a measured oracle, which works in another process."""
-
-    def solve(self, task, cost, seed=0):
-        plan = super().solve(task, cost)
-        (answer,) = cost.evaluate(task, [plan])
-        assert (answer.total_ms, cost.hardware, cost.settings()) == (2.0, "lab", {"tag": "lab"})
-        return plan
-
-
-class WithReplicas(DriftingCost):
-    """Measures, and prices replicas."""
-
-    name = THIS + "WithReplicas"
-    replicas = True
-    max_devices = 3
-
-
-class AsksOfReplicas(Halves):
-    """Asks such an oracle for a plan in which all devices hold a table."""
-
-    def solve(self, task, cost, seed=0):
-        first, *others = task.tables
-        copied = ShardingPlan.of(task, [Shard.whole(first, 0, 1), *map(Shard.whole, others, (0, 1, 1))])
-        (answer,) = cost.evaluate(task, [copied])
-        assert (answer.feasible, cost.max_devices) == (True, 3)
         return super().solve(task, cost)
 
 
@@ -250,9 +155,6 @@ def solve(solver):
         ("ClosesEverything", "its process"),
         ("NeverEnds", "its process took longer than 1.5 s and was stopped"),
         ("HoldsTheInterpreter", "its process took longer than 1.5 s and was stopped"),
-        ("HalfAMessage", "its process took longer than 1.5 s and was stopped"),
-        ("HugeMessage", "its process sent a message of 6442450944 bytes, at most 268435456 are read and was stopped"),
-        ("NoMessage", "its process sent what is no message and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),
     ],
 )
@@ -267,12 +169,6 @@ def test_the_end_of_a_solver_is_told_at_once(tmp_path, caplog):
     run(tmp_path, "Leaves")
     text = "test_solver_process:Leaves on toys/1, seed 0: its process ended with exit code 0; the run goes on"
     assert text in caplog.text
-
-
-def test_a_solver_that_forks_and_returns_twice_has_one_record(tmp_path):
-    results = run(tmp_path, "ReturnsTwice")
-    assert [r.status for r in results] == ["ok"] * 3
-    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(("name", "why"), [
@@ -323,44 +219,10 @@ def test_what_solvers_log_is_logged_here_and_their_temporary_files_are_gone(tmp_
     assert not list(scratch.iterdir())
 
 
-def test_an_oracle_that_measures_stays_with_the_run(tmp_path):
-    """Its calls are counted here, not in the process of a solver."""
-    oracle = DriftingCost("lab")
-    (record,) = run(tmp_path, "Asks", oracle=oracle, limit=1)
-    assert record.status == "ok", record.reason
-    assert oracle.calls == [("toys/0", 1)]
-
-
-def test_a_solver_sees_what_a_measured_oracle_can_price(tmp_path):
-    (record,) = run(tmp_path, "AsksOfReplicas", oracle=WithReplicas("lab"), limit=1)
-    assert record.status == "ok", record.reason
-
-
-def test_threads_that_ask_a_measured_oracle_get_the_answers_to_their_own_questions(tmp_path):
-    (record,) = run(tmp_path, "AsksFromThreads", oracle=DriftingCost("lab"), limit=1, timeout_s=20)
-    assert record.status == "ok", record.reason
-
-
 def test_time_is_taken_by_the_run_whatever_a_solver_makes_of_its_clocks(tmp_path):
     results = run(tmp_path, "ReplacesTheClock", timeout_s=60)
     assert [r.status for r in results] == ["ok"] * 3
     assert all(r.solve_time_s >= 0.05 and r.cpu_time_s >= 0.05 for r in results)
-
-
-def test_a_solver_that_is_not_asked_rests(tmp_path, monkeypatch):
-    """Its thread would write for five seconds."""
-    calls = tmp_path / "calls"
-    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(calls))
-    solver = RunningSolver(SolverSpec(THIS + "LivesOn"), CountCost(), timeout_s=60.0)
-    try:
-        solver.start()
-        assert solve(solver).plan is not None
-        time.sleep(0.05)
-        written = calls.stat().st_size
-        time.sleep(0.3)
-        assert calls.stat().st_size == written
-    finally:
-        solver.close()
 
 
 def test_what_solvers_print_does_not_get_into_json(tmp_path, capfd):
@@ -369,64 +231,6 @@ def test_what_solvers_print_does_not_get_into_json(tmp_path, capfd):
     printed = capfd.readouterr()
     assert json.loads(printed.out)["files"]
     assert printed.err.count("from ") == 3
-
-
-def test_a_solver_that_never_ends_is_not_solved_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(NeverEnds, "odd", lambda self: None)
-    run(tmp_path, "NeverEnds", limit=2, judge=CountCost.name)
-    monkeypatch.undo()
-    trust = [CountCost.name, THIS + "NeverEnds"]
-    report = verify(tmp_path, trust=trust, solve=True, timeout_s=0.5)
-    assert report.verdict == "partly verified"
-    assert f"1 not solved again: {THIS}NeverEnds takes longer than 0.5 s: --timeout gives it more" in report.gaps
-
-
-class Hungry(Halves):
-    """Asks for 64 GiB, as settings of a stranger's record may make a solver do."""
-
-    def __init__(self, gibibytes=0):
-        self.gibibytes = gibibytes
-
-    def solve(self, task, cost, seed=0):
-        multiprocessing.RawArray("b", 1)  # what a process has besides
-        assert len(bytearray(self.gibibytes * 2**30)) == self.gibibytes * 2**30
-        return super().solve(task, cost)
-
-
-def test_memory_can_be_limited():
-    for gibibytes, status in [(0, "unmeasured"), (64, "error")]:
-        spec = SolverSpec(THIS + "Hungry", {"gibibytes": gibibytes})
-        solver = RunningSolver(spec, CountCost(), timeout_s=20.0, max_bytes=2**30)
-        try:
-            solver.start()
-            result = solve(solver)
-            assert result.status == status
-            assert status == "unmeasured" or "MemoryError" in result.reason
-        finally:
-            solver.close()
-
-
-def test_processes_end_with_the_run(tmp_path):
-    """The run is killed while a solver sleeps: nobody is left to stop it."""
-    code = (
-        "import os, sys; sys.path[:0] = sys.argv[1:3]; from evaluation_toys import *\n"
-        "class Sleeps:\n"
-        "    def solve(self, task, cost, seed=0):\n"
-        "        print(os.getpid(), file=sys.stderr, flush=True); time.sleep(60)\n"
-        "import shardgym\n"
-        "from shardgym.evaluation import evaluate\n"
-        "sys.modules['mine'] = sys.modules['__main__']\n"
-        "evaluate(ToySuite(toy_tasks()), ['mine:Sleeps'], out=sys.argv[3], judge=CountCost(), oracle='roofline')\n"
-    )
-    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen([sys.executable, "-c", code, *folders], stderr=subprocess.PIPE, text=True) as process:
-        pid = int(process.stderr.readline())
-        process.kill()
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the solver's process outlived the run")
 
 
 class Sleeps:

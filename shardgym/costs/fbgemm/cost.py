@@ -22,6 +22,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.pool import WorkerPool, does_not_work, require_fbgemm
+from shardgym.costs.fbgemm.process import PRELOADED
 from shardgym.costs.fbgemm.ranks import RankGroup
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
@@ -33,6 +34,7 @@ from shardgym.errors import InputError, MeasurementError
 from shardgym.machine import cpu_tag, usable_cores
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import format_devices
+from shardgym.processes import preload
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 from shardgym.tasks.topology import Topology
 
@@ -117,6 +119,8 @@ class FbgemmCost(CostModel):
         self._ids_hidden = ids_hidden
         self._rng = random.Random(seed)
         self._next_batch = 0
+        if device == "cpu":
+            preload(PRELOADED)
         #: Times kernels where there are fewer GPUs than devices.
         self._pool = WorkerPool(device, seed, timeout_s) if device == "cuda" else None
         #: By number of devices, rate of links and devices of a fast domain.

@@ -105,7 +105,7 @@ class WorkerPool:
             self.close()
         if not self._processes:
             require_fbgemm(self._device)
-            self._processes.append(ChildProcess(_MODULE, self._settings, ENVIRONMENT))
+            self._processes.append(ChildProcess(_MODULE, self._settings, ENVIRONMENT, new_interpreter=True))
             try:
                 status, value = self._processes[0].receive(_START_S)
             except MeasurementError as error:

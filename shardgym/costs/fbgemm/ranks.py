@@ -27,9 +27,6 @@ _ENVIRONMENT = {
     "FBGEMM_TBE_REPORT_INPUT_PARAMS": "0",
 }
 _START_S = 180.0
-#: Seconds without an exchange after which ranks are pinged before the next one, and time limit of a ping.
-_IDLE_S = 1.0
-_PING_S = 10.0
 #: Seconds to wait for the exit of a rank that its peers report as lost.
 _NOTICE_S = 2.0
 
@@ -63,7 +60,6 @@ class RankGroup:
             "domain_size": domain_size or size,
         }  # fmt: skip
         self._ranks: list[ChildProcess] = []
-        self._last_used = 0.0
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self._ranks, self._owner)
 
@@ -96,7 +92,6 @@ class RankGroup:
         except BaseException:
             _end(self._ranks, self._owner)
             raise
-        self._last_used = time.monotonic()
         return answers
 
     def _send(self, messages: Sequence[Any]) -> bool:
@@ -112,11 +107,10 @@ class RankGroup:
         return True
 
     def _end_if_unhealthy(self) -> None:
-        """End the group if a rank died or hung while it was idle."""
+        """End the group if a rank died while it was idle."""
         if os.getpid() != self._owner or not self._ranks:
             return
-        idle = time.monotonic() - self._last_used > _IDLE_S
-        if any(rank.dead for rank in self._ranks) or (idle and not all(r.ping(_PING_S) for r in self._ranks)):
+        if any(rank.dead for rank in self._ranks):
             _end(self._ranks, self._owner)
 
     def _answers(self, timeout_s: float, *, starting: bool = False) -> list[Any]:
@@ -155,7 +149,11 @@ class RankGroup:
         settings = {**self._settings, "file": str(Path(folder, "rendezvous"))}
         try:
             for rank in range(self.size):
-                self._ranks.append(ChildProcess(_MODULE, {"rank": rank, **settings}, self._environment))
+                self._ranks.append(
+                    ChildProcess(
+                        _MODULE, {"rank": rank, **settings}, self._environment, new_interpreter=self.device == "cuda"
+                    )
+                )
             self.facts = self._answers(_START_S, starting=True)
         except BaseException:
             _end(self._ranks, self._owner)

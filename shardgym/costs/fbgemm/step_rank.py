@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.child import Handler
 from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.namespaces import join_network
@@ -29,6 +28,7 @@ from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
 from shardgym.machine import available_bytes, cpu_tag
+from shardgym.processes import Handler
 from shardgym.tables.ids import draw_bags, what_is_drawn
 from shardgym.tables.table import EmbeddingTable, RecordedIds
 

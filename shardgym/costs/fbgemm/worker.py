@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardgym.child import Handler
 from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import (
@@ -25,6 +24,7 @@ from shardgym.costs.fbgemm.operator import (
 )
 from shardgym.costs.fbgemm.process import JobError
 from shardgym.machine import available_bytes, cpu_tag, usable_cores
+from shardgym.processes import Handler
 from shardgym.tables.table import EmbeddingTable
 
 #: Share of the available memory that may be taken, and the share of it that may hold ids.

@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from shardgym.children import CAN_FORK
 from shardgym.costs.gpu.cost import GpuCost
 from shardgym.engines import Engine, HereEngine
 from shardgym.evaluation.result import Result
@@ -26,6 +25,7 @@ from shardgym.evaluation.sweep.results import MachineResult, add_result, read_re
 from shardgym.files import only_writer
 from shardgym.machine import utc_now
 from shardgym.plans.plan import ShardingPlan
+from shardgym.processes import CAN_FORK
 from shardgym.tasks.task import ShardingTask
 
 logger = logging.getLogger(__name__)

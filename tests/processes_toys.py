@@ -1,0 +1,53 @@
+"""What children of tests serve, importable in other processes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import time
+
+from shardgym.errors import InputError
+
+logger = logging.getLogger("shardgym.toys")
+
+
+def start(settings):
+    """Answers: doubles numbers, and does odd things on request."""
+
+    def answer(message):
+        if isinstance(message, int):
+            return 2 * message
+        if message == "fork and leave":  # the copy holds what the process held
+            if os.fork():
+                os._exit(3)
+            time.sleep(60)
+        if message == "leave":
+            print("on purpose", flush=True)
+            os._exit(3)
+        if message == "return":
+            raise SystemExit(4)
+        if message == "wait":
+            time.sleep(60)
+        if message == "hold":  # no thread of the process runs meanwhile
+            ctypes.PyDLL(None).sleep(60)
+        if message == "refuse":
+            raise InputError("not this")
+        if message == "fail":
+            raise KeyError("that")
+        if message == "log":
+            logger.info("%d of %s", 3, "four")
+        if message == "spin":
+            end = time.thread_time() + 0.05
+            while time.thread_time() < end:
+                pass
+        if message == "threads":
+            import torch
+
+            torch.set_num_threads(2)
+            return float((torch.ones(512, 512) @ torch.ones(512, 512)).sum())
+        return os.environ.get(message)
+
+    facts = {"settings": settings() if callable(settings) else settings, "server": os.getppid()}
+    return answer, facts | {"main": getattr(sys.modules["__main__"], "__file__", None)}

@@ -138,10 +138,7 @@ def split_among_nodes(task: ShardingTask, figures: Sequence[float], balance: Bal
 
 
 class _Way(NamedTuple):
-    """How a plan comes about: from which split, with how many tables cut by rows, and with what pieces of columns.
-
-    These take at most `share` of the average time of a node's devices; where it is None, the other tables stay whole.
-    """
+    """How a plan comes about: from which split, with how many tables cut by rows, and with what pieces of columns."""
 
     split: int
     by_rows: int
@@ -153,11 +150,7 @@ _Inside = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 
 
 class _Plans:
-    """Plans of a task, each made and priced once: `made` and `cost_ms`, by way; `errors` say why there are no others.
-
-    `whole_ms` is the compute of each table alone on a device. `row_order` has the positions of the tables that nodes
-    may cut by rows, in the order in which they are taken.
-    """
+    """Plans of a task, each made and priced once, by way; `errors` say why there are no others."""
 
     def __init__(self, task: ShardingTask, cost: CostModel) -> None:
         self.task = task
@@ -228,14 +221,7 @@ class _Plans:
     def _make_inside(
         self, devices: range, cut: Sequence[int], others: Sequence[int], levels: tuple[int, ...] | None
     ) -> list[Shard] | NoFeasiblePlanError:
-        """Return the shards of a node's tables, or why there are none.
-
-        Args:
-            devices: of the node.
-            cut: positions of tables that are cut by rows.
-            others: positions of those that are not.
-            levels: see `_place`.
-        """
+        """Return the shards of a node's tables, or why there are none."""
         pieces = [piece for n in cut for piece in even_rows(self.task.tables[n], len(devices), devices.start)]
         room = _room(self.task, devices, pieces)
         if not others:
@@ -257,13 +243,7 @@ class _Plans:
         return [cut for cut in self._cuts[table] if len(cut.shards) <= size]
 
     def _place(self, part: ShardingTask, tables: Sequence[int], levels: tuple[int, ...] | None) -> ShardingPlan:
-        """Return a plan for the task of one node and some tables, without cuts by rows.
-
-        Args:
-            part: that task.
-            tables: positions of its tables in the whole task.
-            levels: the cut by columns that each table begins with, see `_levels`; None where all stay whole.
-        """
+        """Return a plan for the task of one node and some tables, without cuts by rows."""
         if levels is None:
             return place_greedily(part, [self.whole_ms[n] for n in tables])
         cuts = {n: self._cuts_in(n, part.num_devices) for n in tables}

@@ -63,12 +63,7 @@ def place_by_difference(task: ShardingTask, times: Sequence[float]) -> ShardingP
 
 
 class _Partition(NamedTuple):
-    """Items in at most k sets, the lightest first; sets without items are left out.
-
-    Attributes:
-        key: minus the difference of the heaviest and the lightest set, then the order of making.
-        sets: load and items of each.
-    """
+    """Items in at most k sets, the lightest first; sets without items are left out."""
 
     key: tuple[float, int]
     sets: list[tuple[float, list[int]]]

@@ -101,13 +101,7 @@ class _Way(NamedTuple):
 
 
 class _Episode:
-    """An episode whose actions are tried in copies of it before one is taken.
-
-    Args:
-        task: whose tables come up in its order.
-        cost: the oracle; additive.
-        max_splits: halvings at most.
-    """
+    """An episode whose actions are tried in copies of it before one is taken."""
 
     def __init__(self, task: ShardingTask, cost: CostModel, max_splits: int) -> None:
         self._devices = task.num_devices
@@ -152,10 +146,7 @@ class _Episode:
             self.play(cuts[-1:], row)
 
     def halved_ms(self) -> float | None:
-        """Return what the slowest device takes once the next shard is halved and both halves are placed.
-
-        Infinite where they fit nowhere; None where the shard cannot be halved.
-        """
+        """Return what the slowest device takes once the next shard is halved and both halves are placed."""
         if not self._game.placements.allowed[_EPISODE, self.halve]:
             return None
         self._game.copy(_EPISODE, np.array([_HALVED]))

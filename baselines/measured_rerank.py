@@ -148,11 +148,7 @@ class MeasuredRerank:
     def _search(
         self, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, initial_plan: ShardingPlan | None
     ) -> dict[ShardingPlan, float]:
-        """Return every improvement that the solver reports, from all starts, and what the oracle says of it.
-
-        Raises:
-            NoFeasiblePlanError: there is none; `InfeasiblePlanError` means the same.
-        """
+        """Return every improvement that the solver reports, from all starts, and what the oracle says of it."""
         found: dict[ShardingPlan, float] = {}
         if initial_plan is not None:
             initial_plan.validate(task)

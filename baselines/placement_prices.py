@@ -137,10 +137,7 @@ class Neighbourhood:
         self._sum_up(range(task.num_devices))
 
     def _describe(self, shards: Sequence[Shard]) -> tuple[Bools, Ints, Floats]:
-        """Return of n shards and their halves whether there are such, (n,), bytes, (n, 3), and vectors, (n, 3, K + 3).
-
-        See `AdditiveCosts.vectors`.
-        """
+        """Return whether shards have halves, (n,), bytes of all three, (n, 3), and their vectors, (n, 3, K + 3)."""
         parts = [halves(shard) for shard in shards]
         forms = [form for shard, two in zip(shards, parts, strict=True) for form in (shard, *(two or (shard, shard)))]
         sizes = np.array([form.bytes(self._task) for form in forms], dtype=np.int64).reshape(-1, 3)

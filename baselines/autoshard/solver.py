@@ -245,13 +245,7 @@ class AutoShardLearner(Learner):
         return (errors.square() * holds_tables).sum() / holds_tables.sum()
 
     def _update(self, played: Episodes, batch: TaskBatch, rng: np.random.Generator) -> dict[str, float]:
-        """Update all layers once.
-
-        Args:
-            played: the same number of episodes on consecutive tasks of the batch.
-            batch: of the whole step.
-            rng: draws plans for the cost layers.
-        """
+        """Update all layers once."""
         settings = self._settings
         numbers = played.task[:: settings.episodes]
         tasks = batch.take(numbers)

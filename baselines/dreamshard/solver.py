@@ -129,11 +129,7 @@ class DreamShardLearner(CostLearner):
         self._settings = settings
 
     def _collect(self, rng: np.random.Generator) -> None:
-        """Price plans of the current policy on random tasks and keep what they cost.
-
-        Raises:
-            NoFeasiblePlanError: in all rounds so far, no episode placed all tables.
-        """
+        """Price plans of the current policy on random tasks and keep what they cost."""
         chosen = self._draw_tasks(rng, self._settings.collected_tasks)
         batch = self._batch.take(chosen)
         episodes = play(self.network, batch, self._settings.collected_plans, torch_generator(rng))

@@ -77,16 +77,7 @@ class CostLearner(Learner):
         """Update the other network once, by the last of `optimizers`; return figures for the learning curve."""
 
     def _price(self, chosen: Tensor, devices: Tensor, complete: Tensor) -> None:
-        """Have plans priced, and keep those that are feasible.
-
-        Args:
-            chosen: numbers of tasks, shape (B,).
-            devices: of every table in E plans of each of them, padded, shape (B, E, T).
-            complete: plans that are to be priced, shape (B, E).
-
-        Raises:
-            NoFeasiblePlanError: none is feasible, and none has been so far.
-        """
+        """Have plans priced, and keep those that are feasible."""
         tasks: list[int] = []
         kept: list[Tensor] = []
         times: list[Tensor] = []

@@ -62,11 +62,8 @@ class Fitted(Generic[NetworkT]):
 
 @contextlib.contextmanager
 def _deciding() -> Iterator[None]:
-    """Let networks decide: without gradients, on one thread, and in double precision.
-
-    Networks are trained in single precision, whose rounding differs from processor to processor in the seventh digit:
-    too much for `shardgym.costs.ties`.
-    """
+    """Let networks decide: without gradients, on one thread, and in double precision."""
+    # In single precision, rounding differs from processor to processor in the seventh digit: too much for ties.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -355,10 +352,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def _validate(
         self, network: NetworkT, tasks: Sequence[ShardingTask], oracle: TrainingOracle, seed: int
     ) -> dict[str, float]:
-        """Return the geometric mean of the costs of the validation tasks, and the share without a plan.
-
-        A task without a plan counts as ten times the mean, so that weights which solve more tasks are better.
-        """
+        """Return the geometric mean of the costs of the validation tasks, and the share without a plan."""
         logs = []
         with _deciding():
             deciding = copy.deepcopy(network).double()
@@ -368,6 +362,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 except NoFeasiblePlanError:
                     continue
                 logs.append(math.log(oracle.price_plans(task, [plan])[0].sum(axis=1).max()))
+        # A task without a plan counts as ten times the mean, so that weights which solve more tasks are better.
         failed = 1 - len(logs) / len(tasks)
         mean = float(np.mean(logs)) if logs else math.log(1e6)
         return {"validation_ms": math.exp(mean + failed * math.log(10)), "validation_failed": failed}

@@ -165,10 +165,7 @@ def _lines_below(ms: Floats) -> Floats:
 def _spread_forms(
     task: ShardingTask, number: int, table: EmbeddingTable, *, replicas: bool
 ) -> list[tuple[int, Literal["all", "domain"], list[ShardKey]]]:
-    """Return number, devices, and keys of the shards that differ, of each way to spread a table.
-
-    Rows of unpooled tables go by the all-to-all, and are left to the search that the program starts from.
-    """
+    """Return number, devices, and keys of the shards that differ, of each way to spread a table."""
     rows, width, devices = table.num_embeddings, table.embedding_dim, task.num_devices
     forms: list[tuple[int, Literal["all", "domain"], list[ShardKey]]] = []
     if table.is_pooled and takes_rows(table, devices):

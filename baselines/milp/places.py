@@ -209,10 +209,8 @@ class Places:
 
 
 def _device_counts(devices: int, in_domain: int) -> list[tuple[int, int]]:
-    """Return cases of how many devices have pieces: the least and the largest number of each, from 1 to all.
-
-    All devices, and all but those of one domain, are cases of their own: the others are likely to be bad plans.
-    """
+    """Return cases of how many devices have pieces: the least and the largest number of each, from 1 to all."""
+    # All devices, and all but those of one domain, are cases of their own: the others are likely to be bad plans.
     ends = {int(share * devices) for share in _SHARES} | {devices - 1, devices}
     ends |= {devices - in_domain - 1, devices - in_domain}
     found = sorted(end for end in ends if end > 0)

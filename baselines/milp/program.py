@@ -231,10 +231,7 @@ class Program(Places):
             self._program.at_most(terms - goal, most / count)
 
     def _add_largest(self, goals: tuple[Sum, Sum], common: Sum, arriving: Sum) -> None:
-        """Add what the device with the widest piece of a table does at least: this piece, and what all devices do.
-
-        A table in n pieces has one of at least an n-th of its units.
-        """
+        """Add what the device with the widest piece of a table does at least: this piece, and what all devices do."""
         program, prices = self._program, self._exchanges.links
         link = int(prices.sent_ms.min(axis=1).argmax())
         latency, sent = float(prices.latency_ms[link].min()), float(prices.sent_ms[link].min())
@@ -257,7 +254,7 @@ class Program(Places):
             for number, (goal, weight) in enumerate(zip(goals, weights, strict=True)):
                 alone, sending = Sum(), Sum()
                 for flag, count in zip(flags, counts, strict=True):
-                    units = -(-columns.units // count)
+                    units = -(-columns.units // count)  # of the widest of so many pieces, at least
                     ms = float(columns.least_ms[number, units]) * self._unit + float(self._fixed[number])
                     transfer = (latency + sent * units * columns.unit_columns) * self._unit
                     alone += flag * ms
@@ -266,11 +263,9 @@ class Program(Places):
                 program.at_most(alone + arriving * weight + backgrounds[number], goal)
 
     def _arriving(self, everything: Sum, longest: Sum) -> Sum:
-        """Add what any device needs at least to receive what others have, given the longest transfer.
-
-        No device has more columns than it can send in that time. So the own domain has not more than its devices can
-        send, or the device itself where there is one domain; the rest comes from others.
-        """
+        """Add what any device needs at least to receive what others have, given the longest transfer."""
+        # No device has more columns than it can send in that time. So the own domain has not more than its devices can
+        # send, or the device itself where there is one domain; the rest comes from others.
         prices = self._exchanges.links
         sizes = np.bincount(prices.domains)
         link, size = (1, int(sizes.max())) if len(sizes) > 1 else (0, 1)

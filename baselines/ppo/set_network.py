@@ -136,13 +136,7 @@ class SetNetwork(nn.Module):
 
 
 def _told_as_multiples(table: Tensor, devices: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features with shares of all tables as multiples of even shares.
-
-    Args:
-        table: shape (N, 25).
-        devices: shape (N, D, 9).
-        count: devices that exist, shape (N, 1).
-    """
+    """Return features with shares of all tables as multiples of even shares."""
     of_table, of_device = (torch.from_numpy(_SHARES_OF[kind]).to(count) for kind in ("table", "device"))
     return table * (1 + (count - 1) * of_table), devices * (1 + (count - 1) * of_device)[:, None]
 

@@ -27,14 +27,7 @@ _AT_ONCE = 32
 
 
 class _Filled(NamedTuple):
-    """What a device holds: its tables, each in the split that suits it best.
-
-    Attributes:
-        steps: position of each table's split, shape (n,).
-        host_bytes: of them in the memory of the device's host.
-        ms: that they take, exchanges included.
-        vector: added up over them, see `AdditiveCosts.vectors`.
-    """
+    """What a device holds: its tables, each in the split that suits it best."""
 
     steps: Ints
     host_bytes: int
@@ -180,16 +173,7 @@ class Search:
             left -= tried
 
     def _try_changes(self, devices: list[int], most: int, budget: Budget) -> int | None:
-        """Make the first change that makes the plan cheaper; returns how many were tried, None where none of them did.
-
-        Args:
-            devices: of all tables.
-            most: changes that are tried.
-            budget: see `improve`.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Make the first change that makes the plan cheaper; returns how many were tried, None where none did."""
         filled = self._fill_all(devices)
         assert filled is not None
         slowest = max(range(len(filled)), key=lambda device: (filled[device].ms, -device))
@@ -212,15 +196,7 @@ class Search:
     def _changed_ms(
         self, slowest: int, targets: list[int], pairs: list[tuple[_Filled, _Filled]], sums: Floats, compute_ms: Floats
     ) -> list[float]:
-        """Return what plans take in which two devices hold something else.
-
-        Args:
-            slowest: one of the two.
-            targets: the other one, of each plan.
-            pairs: what they hold, of each plan.
-            sums: added vectors of all devices before, shape (D, K + LOADS).
-            compute_ms: of them, shape (D, 2).
-        """
+        """Return what plans take in which two devices hold something else."""
         if not pairs:
             return []
         rows = np.arange(len(pairs))
@@ -274,12 +250,7 @@ class Search:
         return min(room) >= 0
 
     def _fill(self, device: int, tables: Ints) -> _Filled | None:
-        """Return the splits of a device's tables: memory goes to where it saves the most time; None if it lacks.
-
-        Args:
-            device: its number.
-            tables: their positions in the task, ascending, shape (n,).
-        """
+        """Return the splits of a device's tables: memory goes to where it saves the most time; None if it lacks."""
         key = self._task.capacity_bytes[device], tables.tobytes()
         if key not in self._fillings:
             self._fillings[key] = self._filled(key[0], tables)

@@ -255,11 +255,7 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
 
 
 class _OnDevice:
-    """Offers some types of sharding in the order given, and kernels that keep tables on their devices.
-
-    Args:
-        types: by TorchRec's names; None for those that its planner tries by default.
-    """
+    """Offers some types of sharding in the order given, and kernels that keep tables on their devices."""
 
     def __init__(self, types: Sequence[str] | None) -> None:
         super().__init__()

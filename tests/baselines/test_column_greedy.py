@@ -6,7 +6,6 @@ from baseline_tasks import task_of
 from baselines.column_greedy import ColumnGreedy, halves, merged
 from baselines.lpt import LPTWhole
 from shardgym import make_cost
-from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
@@ -29,15 +28,6 @@ def test_one_large_table_is_cut_as_long_as_that_helps():
     assert [ms for _, ms in found] == sorted({ms for _, ms in found}, reverse=True)
     assert found[-1][1] < 0.7 * lpt
     assert len({shard.devices[0] for shard in plan.shards if shard.table == "t0"}) > 2
-
-
-def test_tables_larger_than_a_device_are_cut_until_they_fit():
-    task = task_of([(1000, 16, 1.0), (1000, 4, 1.0)], (32_000, 48_000))
-    with pytest.raises(NoFeasiblePlanError):
-        LPTWhole().solve(task, make_cost("roofline"))
-    ColumnGreedy().solve(task, make_cost("roofline")).validate(task)
-    with pytest.raises(NoFeasiblePlanError, match="a piece of 4 columns of table 't0' of 16000 bytes"):
-        ColumnGreedy().solve(task_of([(1000, 8, 1.0)], (8_000, 15_000, 15_000)), make_cost("roofline"))
 
 
 def test_pieces_on_one_device_become_one_shard():

@@ -10,8 +10,6 @@ import torch
 
 from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
 from baselines.dreamshard.solver import DreamShard, DreamShardLearner, DreamShardSettings
-from baselines.learning.cost_network import CostNetwork, CostTargets, cost_losses
-from baselines.learning.encoder import sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym import (
@@ -34,7 +32,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def two_devices():
-    return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
+    return [task for task in training_tasks("tiny-v1", 50) if task.num_devices == 2]
 
 
 @pytest.fixture
@@ -63,24 +61,6 @@ def test_costs_are_learned(two_devices):
                 errors.append(abs(math.log(float(episodes.predicted_ms[b, e]) / ms[0].sum(axis=1).max())))
     assert np.median(errors) < 0.25
     assert set(losses) == {"loss_forward_compute", "loss_backward_compute", "loss_backward_comm", "loss_overall"}
-
-
-@torch.no_grad()
-def test_the_loss_compares_every_device_and_the_plan(two_devices):
-    network = CostNetwork(FeatureScale.of(two_devices[:2]))
-    batch = TaskBatch.of(two_devices[:1])
-    nowhere_else = torch.zeros(batch.table_mask.shape, dtype=torch.int64)
-    sums = sum_per_device(network.encoder(batch.features), nowhere_else[:, None], 2)[:, 0]
-    device_ms = network.device_ms(sums)
-    overall_ms = network.overall_ms(sums[:, None], batch.device_mask)[:, 0]
-    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms, batch.device_mask))
-    assert [float(loss) for loss in losses.values()] == [0] * 4
-    device_ms[0, 1, 2] += 0.5 * overall_ms[0]
-    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms, batch.device_mask))
-    assert losses["backward_comm"] == pytest.approx(0.25 / 2)
-    device_ms[0, 1, 2] -= 0.5 * overall_ms[0]
-    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms / 3, batch.device_mask))
-    assert losses["overall"] == pytest.approx(4.0)
 
 
 def test_episodes_respect_memory_and_say_when_nothing_fits(network):

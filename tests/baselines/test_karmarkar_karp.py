@@ -33,19 +33,6 @@ def test_known_instances(costs, count, expected):
     assert sorted(n for items in sets for n in items) == list(range(len(costs)))
 
 
-def test_two_sets_agree_with_the_textbook_form():
-    """The two largest numbers are replaced by their difference, until one is left."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        costs = rng.integers(1, 1000, size=rng.integers(1, 30)).tolist()
-        left = sorted(costs)
-        while len(left) > 1:
-            a, b = left.pop(), left.pop()
-            left = sorted([*left, a - b])
-        lighter, heavier = loads(costs, difference(costs, 2))
-        assert heavier - lighter == left[0]
-
-
 def test_repair_leaves_alone_what_fits():
     devices = np.array([0, 1, 0])
     memory = np.array([10, 10])

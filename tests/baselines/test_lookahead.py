@@ -104,14 +104,6 @@ def test_small_tables_that_are_looked_up_often_are_replicated():
     assert plan.kind_of("t0", task) == "data_parallel"
 
 
-def test_what_fits_in_no_way_is_named_with_any_kind():
-    cost = make_cost("roofline")
-    mixed = task_of([(10, 32, 1.0), (1001, 4, 9.0)], (9000, 9000))
-    LookaheadAny().solve(mixed, cost).validate(mixed)
-    with pytest.raises(NoFeasiblePlanError):
-        LookaheadAny(max_splits=0).solve(task_of([(1, 32, 1.0), (1, 32, 1.0), (1, 32, 1.0)], (250, 250)), cost)
-
-
 @pytest.mark.parametrize(("solver", "name"), [(LookaheadColumns(), "simulator"), (LookaheadAny(), "roofline")])
 def test_no_plan_of_suites_is_infeasible_and_halvings_are_limited(solver, name):
     cost = make_cost(name)

@@ -9,10 +9,9 @@ from baselines.column_greedy import halves, whole_tables
 from baselines.halving_lpt import balanced_pieces
 from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
-from shardgym.tables.table import RecordedIds
 from shardgym.tasks.suites import load_suite
 
 
@@ -96,15 +95,6 @@ def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
     halved, uncut = cost.evaluate(task, [plan, LPTWhole().solve(task, cost)])
     assert halved.total_ms < uncut.total_ms
     assert len(plan.shards) > 3
-
-
-def test_recorded_ids_that_are_missing_are_of_the_users_table():
-    task = load_suite("quick-v1")[0]
-    ids = RecordedIds("absent.pt", "t000", task.batch_size, task.batch_size, "0" * 64)
-    last = dataclasses.replace(task.tables[-1], ids=ids)
-    recorded = dataclasses.replace(task, tables=(*task.tables[:-1], last))
-    with pytest.raises(InputError, match=f"table '{last.name}': recorded ids need 'absent.pt'"):
-        LPTWhole().solve(recorded, make_cost("replay"))
 
 
 class UpToFour(CountingRoofline):

@@ -116,17 +116,6 @@ def test_a_piece_that_takes_longer_than_the_average_counts():
     assert bound_ms > 0.9 * compute_ms.max() > 4 * compute_ms.mean()
 
 
-def test_groups_lower_the_bound_and_their_exchange_raises_it():
-    tables = tuple(EmbeddingTable(f"t{n}", 2_000_000, 32, 5.0) for n in range(4))
-    links = {"fast_domain_size": 2, "intra_bandwidth": 1e11, "inter_bandwidth": 2e9}
-    topology = Topology(num_devices=8, memory_bytes=2**30, **links, **GPU)
-    task, cost = ShardingTask(tables, topology, 65_536, group_sync_interval=1000), make_cost("roofline")
-    often = dataclasses.replace(task, group_sync_interval=1)
-    shards = [Shard.whole(table, *range(n % 2, 8, 2)) for n, table in enumerate(tables)]
-    rare_ms, often_ms = (cost.evaluate(t, [ShardingPlan.of(t, shards, 2)])[0].total_ms for t in (task, often))
-    assert 0.3 * rare_ms < lower_bound_ms(task, cost) <= rare_ms < lower_bound_ms(often, cost) <= often_ms
-
-
 def test_what_has_no_bound_is_refused():
     task = drawn_task(4)
     with pytest.raises(InputError, match="cost 'torchrec_rating' has no lower bound"):

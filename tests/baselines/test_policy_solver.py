@@ -112,14 +112,6 @@ def test_a_policy_of_stable_baselines():
             PolicySolver(model, TABLE, **settings).solve(task, COST)
 
 
-def test_values_of_actions_are_scores():
-    baselines3 = pytest.importorskip("stable_baselines3")
-    envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v1", autoreset_mode="SameStep"))
-    model = baselines3.DQN("MultiInputPolicy", envs, seed=0, device="cpu", buffer_size=100)
-    task = load_suite("quick-v1")[9]
-    PolicySolver(model, TABLE, max_devices=4).solve(task, COST).validate(task)
-
-
 def flat_observations(task, names):
     envs = gymnasium.make_vec(
         TABLE, 3, tasks=[task], cost=COST, max_devices=4, autoreset_mode="Disabled", flat=names, **TIMED

@@ -137,31 +137,6 @@ def held_cells(plan, task, device):
     return cells
 
 
-@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0", "ShardGym/AnyWise-v0"])
-def test_devices_that_change_places_change_scores(env_id, network):
-    if env_id == "ShardGym/AnyWise-v0":
-        network = SetNetwork(every_kind=True)
-    env = gymnasium.make(env_id, suite="tiny-v1", cost=COST, observation="timed")
-    observation, _ = env.reset(seed=3)
-    for action in (0, 1, 1):
-        observation, *_ = env.step(action)
-    seen = {name: torch.from_numpy(values)[None] for name, values in observation.items()}
-    num_devices = seen["devices"].shape[1] // 7
-    order = torch.arange(num_devices).flip(0)
-    moved = seen | {
-        name: seen[name].reshape(1, num_devices, -1)[:, order].reshape(1, -1) for name in ("devices", "times")
-    }
-    with torch.no_grad():
-        scores, value = network(seen)
-        moved_scores, moved_value = network(moved)
-        assert torch.equal(network.scores(seen), scores)
-    assert scores.shape == (1, env.action_space.n)
-    torch.testing.assert_close(moved_scores[:, :num_devices], scores[:, order])
-    torch.testing.assert_close(moved_scores[:, num_devices:], scores[:, num_devices:])
-    torch.testing.assert_close(moved_value, value)
-    assert scores[0, 0] != scores[0, 1]
-
-
 def test_the_policy_acts_by_the_scores_of_the_network(network):
     sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     from baselines.ppo.policies import SetPolicy

@@ -1,7 +1,6 @@
 """RecShard: popular rows into the memory of devices, the others into that of hosts."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from shardgym import (
     EmbeddingTable,
     InputError,
     NoFeasiblePlanError,
-    Shard,
-    ShardingPlan,
     ShardingTask,
     make_cost,
     make_solver,
@@ -77,33 +74,6 @@ def test_splits_save_less_and_less_per_byte():
         assert (np.diff(np.diff(times) / np.diff(sizes)) > 0).all()
         assert splits[-1].shards[0].compute_kernel == "fused"
         assert splits[-1].host_bytes == 0
-
-
-def test_no_plan_of_its_kind_is_much_better():
-    """Of three tables on two devices, every place and every one of a few splits is tried."""
-    task = task_of([table("a", rows=30_000, s=1.3), table("b", rows=60_000, s=0.9), table("c", rows=20_000)])
-    plan = RecShard().solve(task, COST)
-    ways = []
-    for of in task.tables:
-        rows = of.num_embeddings
-        cuts = [0, rows // 64, rows // 16, rows // 8, rows // 4, rows // 2, rows]
-        whole = Shard.whole(of, 0)
-        parts = [[((0, cut), "fused"), ((cut, rows), "fused_uvm")] for cut in cuts]
-        ways.append([
-            [dataclasses.replace(whole, rows=area, compute_kernel=kernel) for area, kernel in both if area[0] < area[1]]
-            for both in parts
-        ])  # fmt: skip
-    best = np.inf
-    for chosen in itertools.product(*ways):
-        for places in itertools.product(range(2), repeat=3):
-            shards = [
-                dataclasses.replace(shard, devices=(place,))
-                for of, place in zip(chosen, places, strict=True)
-                for shard in of
-            ]
-            (answer,) = COST.evaluate(task, [ShardingPlan.of(task, shards)])
-            best = min(best, answer.total_ms)
-    assert total_ms(task, plan) < 1.03 * best
 
 
 def test_hosts_have_a_limit_too():

@@ -84,19 +84,6 @@ def test_gradients_are_those_of_the_solution(tasks, share):
         assert float((gradient * direction).sum()) == pytest.approx(expected, rel=0.03, abs=3e-3)
 
 
-def test_the_rounded_assignment_is_passed_on_with_the_gradients_of_the_relaxed_one(tasks):
-    batch = TaskBatch.of(tasks[:3])
-    costs = random_costs(batch).requires_grad_()
-    assignment = assign(costs, batch, 0.2)
-    passed = straight_through(assignment)
-    assert set(passed.detach().unique().round(decimals=5).tolist()) == {0.0, 1.0}
-    weights = torch.randn(passed.shape, generator=torch.Generator().manual_seed(0))
-    through = torch.autograd.grad((passed * weights).sum(), [costs], retain_graph=True)[0]
-    relaxed = torch.autograd.grad((assignment.soft * weights).sum(), [costs])[0]
-    torch.testing.assert_close(through, relaxed)
-    assert bool(relaxed.abs().sum() > 0)
-
-
 def test_gradient_steps_lower_the_estimate(tasks, fitted):
     """In the released code of `zero` and `hybrid`, the surrogate costs never change."""
     network = SurCo.load(fitted)._own.network

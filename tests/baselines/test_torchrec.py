@@ -140,13 +140,3 @@ def test_bad_settings_are_refused(name, settings, message):
     classes = {"torchrec": solvers.TorchRec, "torchrec_columns": solvers.TorchRecColumns}
     with pytest.raises(InputError, match=message):
         classes[name](**settings)
-
-
-@pytest.mark.torchrec
-@pytest.mark.parametrize("name", ["torchrec", "torchrec_columns"])
-def test_with_little_time_it_returns_what_it_proposed_first(library, name):
-    tables = [EmbeddingTable(f"t{n}", 1000 * (n + 1), 128, 5.0) for n in range(6)]
-    task = make_task(*tables)
-    hurried, whole = (make_solver(name).solve(task, RATING, time_limit_s=limit) for limit in (1e-6, None))
-    hurried.validate(task)
-    assert RATING.evaluate(task, [hurried])[0].total_ms >= RATING.evaluate(task, [whole])[0].total_ms

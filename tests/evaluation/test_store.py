@@ -14,6 +14,7 @@ from verify_toys import TOY, pack
 
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate
+from shardgym.files import append_flushed
 from shardgym.tasks.suites.spec import CostChoice, Track
 
 
@@ -79,3 +80,19 @@ def test_half_a_track_is_refused(tmp_path, options, message):
     with pytest.raises(InputError, match=re.escape(message)):
         run(tmp_path / "out", TOY + "Halves", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_full_disk_takes_of_a_record_is_removed_again(tmp_path):
+    """A limit of the file's size cuts a write as a full disk does."""
+    resource = pytest.importorskip("resource")
+    run(tmp_path, TOY + "Halves", limit=1)
+    path = tmp_path / "records.jsonl"
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(InputError, match="only a part could be written; is the disk full"):
+            append_flushed(path, before)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before

@@ -63,11 +63,10 @@ PLAN = LazyGroup(
     {
         "show": ("plans:show", "Draw a plan: memory, time and the worst device."),
         "diff": ("plans:diff", "Compare two plans, A and B."),
-        "migrate": ("migrate:plan_migrate", "Say what moves from plan OLD, which is in use, to plan NEW."),
         "export": ("torchrec:plan_export", "Write a plan as TorchRec's ShardingPlan."),
         "import": ("torchrec:plan_import", "Read TorchRec's ShardingPlan as a plan."),
     },
-    help="Show, compare, move between, export and import plans.",
+    help="Show, compare, export and import plans.",
 )
 
 ROOT = LazyGroup(
@@ -76,7 +75,7 @@ ROOT = LazyGroup(
         "list": ("checks:list_names", "List what there is by name."),
         "run": ("run:run", "Run solvers on a suite and rank them."),
         "solve": ("solve:solve", "Make one plan for one task and write it to a file."),
-        "plan": (":PLAN", "Show, compare, move between, export and import plans."),
+        "plan": (":PLAN", "Show, compare, export and import plans."),
         "measure": ("plans:measure", "Measure what plans for one task cost."),
         "verify": ("records:verify", "Score stored plans again and compare with their records."),
         "leaderboard": ("run:leaderboard", "Print ranked tables from stored records."),

@@ -26,6 +26,7 @@ from shardgym.costs.rendering import render_diff, render_plan
 from shardgym.costs.rendering.bottleneck import device_loads
 from shardgym.costs.rendering.plan_view import table_changes
 from shardgym.plans.feasibility import plan_problems
+from shardgym.plans.migration import migration
 from shardgym.plans.plan import ShardingPlan
 
 BEST = "best"
@@ -199,12 +200,14 @@ def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_jso
     """Compare two plans, A and B.
 
     Devices side by side, tables that moved, tables that are cut differently: the first of them and of their pieces, and
-    all with --json. With --cost, too, whether the difference of the two is above the error that this cost has for such
-    plans.
+    all with --json; the bytes that move from A to B, and how long that takes. A may be a plan in use, of the same
+    tables with other statistics. With --cost, too, whether the difference of the two is above the error that this cost
+    has for such plans.
     """
     task = read_task(task_name)
-    before = read_plan(path_a, task)
-    after = read_plan(path_b, task)
+    before = read_plan(path_a, task, same_tables=True)
+    after = read_plan(path_b, task, same_tables=True)
+    moves = migration(task, before, after)
     costs = None
     if cost_name is not None:
         with open_cost(cost_name) as model:
@@ -221,9 +224,15 @@ def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_jso
             for change in table_changes(task, before, after)
         ]
         found = None if costs is None else compare(task, (before, after), costs)
-        page = {"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]}
+        page = {
+            "changes": changes,
+            "costs": None if costs is None else [cost.to_dict() for cost in costs],
+            "moved_bytes": dict(moves.bytes_by_link),
+            "transfer_ms": moves.transfer_ms(task.topology),
+        }
         print_json(page | {"comparison": None if found is None else found.to_dict()})
     else:
         print(render_diff(task, before, after, costs, width=terminal_width()))
+        print(f"\nfrom A to B: {moves.sentence(task.topology)}")
         print_notes(zip("AB", costs or (), strict=False))
     return 0

@@ -32,7 +32,6 @@ from shardgym.cli.common import (
     read_task,
     say,
 )
-from shardgym.cli.migrate import describe_bytes
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.evaluation.solver import Solver, call_solver, takes, warm_up
@@ -158,7 +157,7 @@ def solve(
             f"in {seconds:.3f} s, {price}"
         )
         if moved is not None:
-            print(describe_bytes(moved))
+            print(moved.sentence(task.topology))
         if bound_ms is not None and cost.feasible:
             gap = cost.total_ms / bound_ms - 1
             print(

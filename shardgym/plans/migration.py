@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
-from shardgym.tasks.task import ShardingTask, block_bytes
+from shardgym.tasks.task import ShardingTask, block_bytes, exact_bytes, format_bytes
 from shardgym.tasks.topology import Topology
 
 #: What a move crosses: the links of a fast domain, those between domains, or the bus of one device to its host.
@@ -28,32 +28,18 @@ LINKS: tuple[Link, ...] = get_args(Link)
 
 
 class Move(NamedTuple):
-    """A rectangle of a table that one device sends to another.
-
-    Attributes:
-        table: its name.
-        rows: first row and the row after the last.
-        columns: first column and the column after the last.
-        source: device that sends it.
-        destination: device that gets it; the source itself where it moves between a device and its host.
-        shard: the shard of the old plan that it is a part of.
-        bytes: of weights and optimiser state.
-        link: what it crosses.
-    """
+    """A rectangle of a table that one device sends to another."""
 
     table: str
+    #: First one, and the one after the last.
     rows: tuple[int, int]
     columns: tuple[int, int]
     source: int
+    #: The source itself where it moves between a device and its host.
     destination: int
-    shard: Shard
+    #: Of weights and optimiser state.
     bytes: int
     link: Link
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the move as JSON has it; `shard` is the rectangle in the checkpoint of the old plan."""
-        shard = {"rows": list(self.shard.rows), "columns": list(self.shard.columns)}
-        return self._asdict() | {"rows": list(self.rows), "columns": list(self.columns), "shard": shard}
 
 
 @dataclass(frozen=True)
@@ -88,13 +74,16 @@ class Migration:
         bandwidths = np.array([topology.intra_bandwidth, topology.inter_bandwidth])
         return float((loads.max(axis=(1, 2)) / bandwidths).max() * 1e3)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what moves as JSON has it."""
-        return {
-            "bytes": self.bytes,
-            "bytes_by_link": dict(self.bytes_by_link),
-            "moves": [move.to_dict() for move in self.moves],
-        }
+    def sentence(self, topology: Topology) -> str:
+        """Say what moves, over which links, and how long that takes at least."""
+        if not self.bytes:
+            return "nothing moves"
+        names = {"intra": "inside of fast domains", "inter": "between them", "host": "between hosts and their devices"}
+        parts = [f"{format_bytes(size)} {names[link]}" for link, size in self.bytes_by_link.items() if size]
+        return (
+            f"{exact_bytes(self.bytes)} move: {', '.join(parts)}; at least {self.transfer_ms(topology):.1f} ms on "
+            "links that do nothing else"
+        )
 
 
 def rebound(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
@@ -147,7 +136,7 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
                 link = "host" if source == destination else link
                 sent[source] += size
                 totals[link] += size
-                moves.append(Move(shard.table, rows, columns, source, destination, part, size, link))
+                moves.append(Move(shard.table, rows, columns, source, destination, size, link))
         if area < shard.num_rows * shard.num_columns:
             raise InputError(
                 f"the old plan lacks a part of table '{shard.table:.60}', rows {list(shard.rows)} and columns "

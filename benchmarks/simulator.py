@@ -1,17 +1,17 @@
 """The simulator against measurements: how it ranks fresh plans, and whether their level is right.
 
-    python benchmarks/simulator.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--write]
+    python benchmarks/simulator.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N]
     python benchmarks/simulator.py --boards [--write]
 
 For every task, plans are measured twice, each time interleaved in one run: half of them random ones of all degrees
 of balance, the others good ones, of searches and with a few shards moved. Printed are means over tasks of Kendall's
 tau, of the mean absolute percentage error and of the level, the mean prediction over the mean measurement: of the
 oracle, the judge (where there are weights of one) and the roofline against both measurements, and of the measurements
-against each other. --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print
-them.
+against each other.
 
 --boards measures nothing: it holds the models that ship against the plans of the boards that the measured cost of today
-judged. Most of these are good plans, so this is what differences between solvers rest on.
+judged. Most of these are good plans, so this is what differences between solvers rest on. --write keeps the figures as
+`agreement.json` next to the weights, from where simulated boards print them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tqdm import tqdm
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.cost import FbgemmCost
-from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, BoardAgreement, ModelAgreement
+from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, REPEAT, Agreement, ModelAgreement
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
 from shardgym.leaderboard import Board, load_boards
@@ -46,7 +46,6 @@ from shardgym.machine import utc_now
 
 _DRAWS_PER_PLAN = 200
 _SEARCHES = ("lpt", "column_greedy", "neuroshard", "neuroshard_plus")
-REPEAT = "repeated measurement"
 _ALL = "all of these"
 LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
 #: Fewer plans of a task have no order worth the name.
@@ -67,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.boards and options.weights:
         parser.error("--boards is of the weights that ship: leave out --weights")
+    if options.write and not options.boards:
+        parser.error("--write keeps what --boards finds: give both")
     try:
         if options.boards:
             rows = on_boards(write=options.write)
@@ -101,25 +102,7 @@ def compare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     raise
                 print(f"stopped: {number} tasks are complete, nothing is written", file=sys.stderr)
                 return rows
-        hardware = measured.hardware
-    if arguments.write:
-        path = find_weights(arguments.weights, "oracle", None).parent / AGREEMENT
-        found = kept(means(rows), models, arguments.suite, arguments.plans, hardware)
-        path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows
-
-
-def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, plans: int, hardware: str) -> Agreement:
-    """Return the record of what was found."""
-    versions = {name: model.version for name, model in models.items()}
-    figures = {
-        row["cost"]: ModelAgreement(
-            row["tau"], row["mape"], row["level"], row["unfamiliar"], versions.get(row["cost"], "")
-        )
-        for row in table
-    }
-    repeat = figures.pop(REPEAT)
-    return Agreement(suite, table[0]["tasks"], plans, utc_now(), hardware, repeat, figures)
 
 
 def on_boards(*, write: bool) -> list[dict[str, Any]]:
@@ -155,7 +138,7 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
             for tau, alike in agreement_of_measurements(one, other):
                 taus[REPEAT, _ALL].append(tau)
                 right[REPEAT, _ALL] += alike
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "cost": name, "measured on": hardware, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
             "close pairs": len(right[name, hardware]), "of them right": float(np.mean(right[name, hardware])),
@@ -165,19 +148,14 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
     if write:
         path = find_weights(None, "oracle", None).parent / AGREEMENT
         of_all = {
-            row["cost"]: BoardAgreement(
+            row["cost"]: ModelAgreement(
                 row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
             )
             for row in rows
             if row["measured on"] == _ALL
         }
-        found = dataclasses.replace(
-            Agreement.load(path),
-            board_tasks=len(taus["judge", _ALL]),
-            board_hardware=tuple(sorted({hardware for _, hardware in taus} - {_ALL})),
-            board_repeat=of_all.pop(REPEAT, None),
-            board_models=of_all,
-        )
+        boards_of = tuple(sorted({hardware for _, hardware in taus} - {_ALL}))
+        found = Agreement(len(taus["judge", _ALL]), boards_of, utc_now(), of_all)
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows
 

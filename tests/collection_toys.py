@@ -1,11 +1,10 @@
-"""Stand-ins for workers: times follow from what is measured, so runs can be compared."""
+"""Stand-ins for processes that measure: times follow from what is measured, so runs can be compared."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import shardgym.training.collecting as collect_module
-import shardgym.training.measuring as measuring
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
 from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError
@@ -29,14 +28,7 @@ class ToyPool:
         pass
 
     def run(self, jobs):
-        """Answer every second job before the one that came first, as several workers do."""
-        waiting = []
         for job in jobs:
-            waiting.append(job)
-            if len(waiting) == 2:
-                yield self._answer(waiting.pop())
-                yield self._answer(waiting.pop())
-        for job in waiting:
             yield self._answer(job)
 
     def _answer(self, job):
@@ -83,5 +75,5 @@ def install(monkeypatch):
     pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {"made": [], "ended": []})
     monkeypatch.setattr(collect_module, "WorkerPool", pool)
     monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
-    monkeypatch.setattr(measuring, "RankGroup", group)
+    monkeypatch.setattr(collect_module, "RankGroup", group)
     return pool, group

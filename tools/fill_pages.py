@@ -36,7 +36,6 @@ from tabulate import tabulate
 import shardgym.envs
 from shardgym import cli
 from shardgym.costs.simulator.model_card import CLOSE, ModelCard, shipped_agreement
-from shardgym.costs.simulator.samples import ComputeSamples, StepSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.envs import ENV_IDS
 from shardgym.errors import InputError, ShardGymError
@@ -44,6 +43,7 @@ from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.training.data import DataSet, load_data
+from shardgym.training.samples import ComputeSamples
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
@@ -64,8 +64,7 @@ _PARTS = {
     "step_other_work": "ids, joining and packing",
     "step_work": "all work in a step",
     "forward_compute": "forward kernels alone", "backward_compute": "backward kernels alone",
-    "compute": "kernels alone", "plans": "whole plans, kernels alone",
-    "transfer_compute": "kernels alone, tables of synthetic-2022",
+    "compute": "kernels alone",
 }  # fmt: skip
 
 
@@ -207,26 +206,13 @@ def model_summary(name: str) -> str:
     found = shipped_agreement(name)
     if found is not None:
         rows = [
-            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
-             "mean absolute error": _percent(of.mape), "predicted / measured": f"{of.level:.2f}"}
-            for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.2f}",
+             "close pairs as measured": _percent(of.close_right)}
+            for name, of in found.models.items()
         ]  # fmt: skip
         parts += [
-            f"Against two fresh measurements each of up to {found.plans} random and good plans of {found.tasks} tasks "
-            f"of {found.suite} on {found.hardware} (`python benchmarks/simulator.py`), means over tasks:",
-            tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
-        ]
-    if found is not None and found.board_tasks:
-        compared = {_named(name, of.version): of for name, of in found.board_models.items()}
-        if found.board_repeat is not None:
-            compared = {"another measurement": found.board_repeat} | compared
-        rows = [
-            {"": name, "Kendall's tau": f"{of.kendall_tau:.2f}", "close pairs as measured": _percent(of.close_right)}
-            for name, of in compared.items()
-        ]
-        parts += [
-            f"On the plans of solvers for {found.board_tasks} measurements of tasks of boards "
-            f"({', '.join(found.board_hardware)}; `python benchmarks/simulator.py --boards`); close pairs differ by "
+            f"On the plans of solvers for {found.tasks} measurements of tasks of boards "
+            f"({', '.join(found.hardware)}; `python benchmarks/simulator.py --boards`); close pairs differ by "
             f"less than {_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
@@ -244,8 +230,9 @@ def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
             raise InputError(f"the {card.role}'s card is of other data than lies next to it: pretrain again")
 
     def of(role: str) -> str:
-        kinds = zip(data.of(role), ("shard sets alone", "devices in complete steps"), strict=True)
-        return " and ".join(f"{_measured(samples)} {kind}" for samples, kind in kinds if len(samples))
+        alone, steps = data.of(role)
+        kinds = {"shard sets alone": alone, "devices in complete steps": steps.compute}
+        return " and ".join(f"{_measured(samples)} {kind}" for kind, samples in kinds.items() if len(samples))
 
     return (
         f"Trained on {of('oracle')} (the judge on {of('judge')}), tested on {of('test')}, of tables that no role "
@@ -253,8 +240,8 @@ def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
     )
 
 
-def _measured(samples: ComputeSamples | StepSamples) -> str:
-    return f"{len(samples):,} measurements of {len(np.unique(samples.labels.content)):,}"
+def _measured(samples: ComputeSamples) -> str:
+    return f"{len(samples):,} measurements of {len(np.unique(samples.content)):,}"
 
 
 def _named(name: str, version: str) -> str:

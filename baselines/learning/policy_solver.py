@@ -26,7 +26,7 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.records import short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
-from shardgym.training.torch_ops import one_thread
+from shardgym.training.fitting import one_thread
 
 #: Arguments of environments that a solver sets itself.
 _OWN_ARGUMENTS = (

@@ -39,7 +39,7 @@ from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import Record, sha256
 from shardgym.tasks.task import ShardingTask
-from shardgym.training.torch_ops import one_thread
+from shardgym.training.fitting import one_thread
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 

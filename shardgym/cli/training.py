@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,6 @@ from shardgym.cli.common import (
     Command,
     OneOf,
     answer,
-    engine_options,
     folder,
     json_option,
     natural,
@@ -30,7 +30,6 @@ from shardgym.cli.common import (
     say,
 )
 from shardgym.costs.base import make_cost
-from shardgym.engines import make_engine
 from shardgym.errors import InputError
 from shardgym.evaluation.solver import takes
 from shardgym.progress import log_to_stderr
@@ -47,56 +46,35 @@ NUM_TASKS = 600
 @click.command("collect", cls=Command)
 @click.option("--out", required=True, type=folder, help="Where the measurements go.")
 @click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
-@click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
-@click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
-@click.option("--steps", type=natural, metavar="N", help="Tasks of complete steps (default: the preset's).")
-@click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
+@click.option("--samples", type=natural, metavar="N", help="Shard sets, without repeats (default: 15,000).")
+@click.option("--steps", type=natural, metavar="N", help="Tasks of complete steps (default: 500; none on cuda).")
 @click.option(
-    "--quiet", type=positive_number, metavar="SHARE", help="Wait while a reference takes so much longer: 0.1."
+    "--space", type=click.Path(path_type=Path), metavar="FILE", help="What shard sets are drawn from (JSON); see docs."
 )
-@click.option(
-    "--axis", "axes", multiple=True, metavar="NAME=VALUES",
-    help="Of the presets oracle and judge: batch=256:1024, precision=fp32,fp16 and the like; repeatable.",
-)  # fmt: skip
+@click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
 @click.option("--seed", type=natural, default=0, help="Of all draws.")
-@click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
-@engine_options
 @json_option
-def collect(
-    out: Path, axes: tuple[str, ...], only_finish: bool, engine: str, workers: int | None, address: str | None,
-    as_json: bool, **settings: Any,
-) -> int:  # fmt: skip
+def collect(out: Path, space: Path | None, as_json: bool, **settings: Any) -> int:
     """Measure what simulators are trained on.
 
-    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Samples for the oracle and the
-    judge come from the train half of the pool, test samples from its test half. A part is measured twice, so that the
-    noise floor is known. The order is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed:
-    killed at any moment, the same command continues, and with higher numbers it adds samples. At the end
-    compute.parquet and steps.parquet are written; --finish writes them of what is there.
-
-    The presets oracle and judge make tables for every shard set, drawn along axes, and are two collections: give both
-    folders to 'shardgym pretrain'. docs/machine.md has the axes.
-
-    --engine ray measures on all nodes of a Ray cluster, each with all its cores; they must be of one hardware.
+    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs; for the oracle, for the judge,
+    and for tests. A part is measured twice, so that the noise floor is known. The order is random. Every measurement is
+    appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
+    numbers it adds samples. At the end compute.parquet and steps.parquet are written. docs/machine.md has the space.
 
     Exit code 1 when a sample could not be measured.
     """
-    from shardgym.training.collecting import collect, finish
-    from shardgym.training.settings import Space
+    from shardgym.training import Space, collect
 
-    if axes:
-        settings["space"] = Space.of_options(axes)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            if only_finish:
-                summary = finish(out)
-            else:
-                settings["engine"] = make_engine(engine, workers=workers, address=address)
-                summary = collect(out, progress=not as_json, **settings)
+            given = {name: value for name, value in settings.items() if value is not None}
+            drawn_from = None if space is None else Space.load(space)
+            summary = collect(out, space=drawn_from, progress=not as_json, **given)
     except KeyboardInterrupt:
-        say(f"shardgym: interrupted; the same command continues in {out}, --finish writes Parquet files")
+        say(f"shardgym: interrupted; the same command continues in {out}")
         return INTERRUPTED
-    answer(as_json, summary.to_dict(), "\n".join(summary.lines()))
+    answer(as_json, dataclasses.asdict(summary), "\n".join(summary.lines()))
     return 1 if summary.failed else 0
 
 
@@ -121,8 +99,8 @@ def pretrain(
     latency and bytes over bandwidth. The same samples and seed give the same weights.
     """
     from shardgym.training.data import load_data
+    from shardgym.training.fitting import FitSettings
     from shardgym.training.pretrain import draw_report, pretrain
-    from shardgym.training.train import FitSettings
 
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write into {out}: expected a folder")

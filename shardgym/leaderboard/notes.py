@@ -80,7 +80,7 @@ def _simulated(board: Board) -> list[str]:
     """Say what differences by a simulated judge mean, where it was held against measured boards."""
     judge = registered_class(board.run.judge)
     agreement = shipped_agreement(board.run.hardware) if judge is not None and judge.learned else None
-    caution = None if agreement is None else agreement.caution(board.run.judge_version)
+    caution = None if agreement is None else agreement.sentence(board.run.judge_version)
     return [] if caution is None else [caution]
 
 

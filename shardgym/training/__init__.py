@@ -3,7 +3,7 @@
 Importing this loads neither torch nor pyarrow.
 """
 
-from shardgym.training.collecting import collect, finish
-from shardgym.training.measurements import Summary
+from shardgym.training.collecting import Summary, collect
+from shardgym.training.sampling import Space
 
-__all__ = ["Summary", "collect", "finish"]
+__all__ = ["Space", "Summary", "collect"]

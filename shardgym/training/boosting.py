@@ -1,4 +1,4 @@
-"""Training the judge: boosted trees of scikit-learn, written out as plain arrays."""
+"""Training the judge: boosted trees of scikit-learn, written out as plain arrays, over the analytic sum under them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,53 @@ from shardgym.costs.simulator.features import (
 )
 from shardgym.costs.simulator.judge import PHASES, analytic_ms, flattened_ms, seen
 from shardgym.costs.simulator.oracle import CONTEXTS, Params
-from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.errors import import_extra
-from shardgym.training.priors import fit_priors
+from shardgym.training.samples import ComputeSamples
 
 #: Trees of a sum, and how fast they learn. With more of either, unseen samples of a made-up machine did not gain.
 _TREES = 300
 _RATE = 0.06
 _DEPTH = 6
+
+
+def fit_prior(amounts: Floats, ms: Floats) -> Floats:
+    """Fit an analytic sum: ms = amounts @ weights, relative errors, no negative weight.
+
+    Args:
+        amounts: work of each sample, shape (N, W).
+        ms: what it took, shape (N,).
+
+    Returns:
+        Weights, shape (W,).
+    """
+    from scipy import optimize
+
+    weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
+    if not weights.any():
+        weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))
+    return np.asarray(weights, dtype=np.float64)
+
+
+def fit_priors(totals: Floats, ms: Floats, context: Ints) -> Floats:
+    """Fit an analytic sum with a constant to each column of times in each context.
+
+    Args:
+        totals: work of each sample, shape (N, W).
+        ms: what it took, shape (N, T).
+        context: of each sample, a number in `CONTEXTS`, shape (N,). A context without samples takes those of the other.
+
+    Returns:
+        Weights, shape (2, W + 1, T); the last of a column is the constant, which is never quite 0: a device whose
+        tables are not looked up needs a logarithm, too.
+    """
+    amounts = np.column_stack([totals, np.ones(len(totals))])
+    found = []
+    for number in range(len(CONTEXTS)):
+        here = context == number if (context == number).any() else np.ones(len(context), dtype=np.bool_)
+        weights = np.column_stack([fit_prior(amounts[here], ms[here, column]) for column in range(ms.shape[1])])
+        weights[-1] = np.maximum(weights[-1], 0.05 * np.quantile(ms[here], 0.01, axis=0))
+        found.append(weights)
+    return np.array(found)
 
 
 def boost(samples: ComputeSamples, context: Ints, seed: int) -> Params:

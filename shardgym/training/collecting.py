@@ -1,298 +1,388 @@
-"""collect: measure shard sets and complete steps into a folder. finish: write the Parquet files of what is there."""
+"""collect: measure shard sets and complete steps into a folder."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import socket
+import json
+import math
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, get_args
 
-from tqdm import tqdm
+import numpy as np
 
+from shardgym.arrays import Floats
+from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
+from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
-from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.engines import Engine, HereEngine, make_engine
-from shardgym.engines.base import OpenWorker
-from shardgym.errors import InputError, import_extra
-from shardgym.files import only_writer
+from shardgym.costs.fbgemm.ranks import RankGroup
+from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.links import samples_per_device
+from shardgym.errors import InputError, UnknownNameError, import_extra
+from shardgym.files import append_flushed, drop_torn_line, only_writer, read_lines, write_whole
 from shardgym.machine import usable_cores, utc_now, versions
 from shardgym.progress import progress_bar
-from shardgym.training.measurements import (
-    INFO,
-    LOG,
-    CollectionInfo,
-    Measurement,
-    MeasurementLog,
-    Summary,
-    repeat_noise,
-    rows_of,
-)
-from shardgym.training.measuring import BATCH, TIMEOUT_S, QuietWatch, SampleWorker, reference_ms
-from shardgym.training.schedule import Block, CollectionPlan, SampleId
-from shardgym.training.settings import KINDS, WIDE_PRESETS, Space, preset_counts
-from shardgym.training.step_sampling import DEVICES
+from shardgym.records import canonical_json, parse_json, sha256
+from shardgym.tables.table import REUSE_BINS
+from shardgym.training.samples import STEP_PARTS, DataInfo, Kind, write_rows
+from shardgym.training.sampling import Role, Space, draw_shard_set, random_of
+from shardgym.training.step_sampling import DEVICES, Plan, draw_plans, num_devices
 
-_OpenWorker = OpenWorker[Block, list[Measurement]]
+#: What all measurements of a folder have in common, a `DataInfo`; and the measurements, one JSON line each.
+INFO = "collection.json"
+LOG = "measurements.jsonl"
+
+#: Shard sets and tasks of complete steps unless something else is asked for.
+SAMPLES = 15_000
+STEPS = 500
+#: Who learns from samples in turn: asking for more keeps those that were there.
+_TURNS: tuple[Role, ...] = (
+    "oracle", "oracle", "test", "judge", "oracle", "oracle", "judge", "oracle", "oracle", "judge"
+)  # fmt: skip
+#: Share of the samples that is measured a second time, at another moment.
+_REPEATED = 0.15
+
+#: Seconds that one sample may take before its process is replaced.
+_TIMEOUT_S = 120.0
+#: Tasks after which the processes of complete steps start anew. Each keeps the ids that it draws, up to a share of the
+#: memory, and no later task has the same: kept for 394 tasks on 24 GB, 71 tasks had plans that lacked memory.
+TASKS_PER_START = 60
+
+#: Steps of a shard set: untimed ones, and timed ones. Small ones, which read fewer values in a step, get more: 12
+#: instead of 4 took the spread between repeats below 1 ms from 12 to 7 %. Large ones gain nothing, because they differ
+#: from one measurement to the next as a whole.
+_WARMUPS, _ITERATIONS, _SMALL_ITERATIONS = 1, 3, 9
+_SMALL_VALUES = 1_000_000
+#: Likewise of a plan.
+_PLAN_WARMUPS, _PLAN_ITERATIONS = 1, 3
+
+#: Parts of a step that are kept: exchanges are not timed, and plans have neither row shards nor replicas.
+WORK = ("forward", "backward", *STEP_PARTS)
+
+
+class Sample(NamedTuple):
+    """Name of one measurement, e.g. "compute/oracle/17/0" as text; of steps, of all plans of a task."""
+
+    kind: Kind
+    role: Role
+    #: What it is follows from this, the role and the seed.
+    number: int
+    #: 0 for the first measurement, 1 for the second.
+    repeat: int
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
 
 
 def collect(
     out: str | Path,
     *,
     device: str = "cpu",
-    preset: str = "survey",
-    compute: int | None = None,
+    samples: int = SAMPLES,
     steps: int | None = None,
-    repeat_share: float = 0.15,
     minutes: float | None = None,
-    quiet: float | None = None,
     space: Space | None = None,
     seed: int = 0,
-    engine: str | Engine = "here",
     progress: bool = False,
 ) -> Summary:
-    """Measure what the folder lacks, in random order, then write its Parquet files.
+    """Measure what the folder lacks, in random order, then write `compute.parquet` and `steps.parquet`.
 
-    What sample number i of a role is follows from `seed` alone. Every measurement is appended to the folder and
+    What sample number i is follows from `seed` and `space` alone. Every measurement is appended to the folder and
     flushed, so a run that was killed or timed out continues where it was, and more samples can be asked for later.
 
     Args:
         out: the folder; one process at a time writes to it.
         device: "cpu" or "cuda".
-        preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
-        compute: shard sets over all roles, without repeats; the preset's number when None.
-        steps: tasks, likewise; all plans of a task are measured in complete steps, on the CPU.
-        repeat_share: share of the samples that is measured a second time, at another moment.
+        samples: shard sets, without repeats.
+        steps: tasks, likewise, all of whose plans are measured in complete steps; on the CPU alone, where it is
+            `STEPS` when None.
         minutes: begin nothing new after that long.
-        quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
-            None measures at any time.
-        space: that the presets "oracle" and "judge" draw shard sets from; `Space()` when None.
+        space: that shard sets are drawn from; `Space()` when None.
         seed: of all draws.
-        engine: where samples are measured: "here", or "ray" on the nodes of a Ray cluster, all of this hardware; or one
-            by `shardgym.engines.make_engine`. The folder is written here, a batch of samples at a time.
         progress: show progress on standard error.
 
     Raises:
-        InputError: an argument is out of range, or the folder is in use, damaged or about something else.
+        InputError: steps are wanted of CUDA, or the folder is in use, damaged or about something else.
         MissingDependencyError: FBGEMM or pyarrow are not installed.
-        MeasurementError: no worker can be started.
+        MeasurementError: no process can be started.
     """
-    if not 0 <= repeat_share <= 1:
-        raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-    if quiet is not None and not 0 < quiet <= 10:
-        raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
-    doing = make_engine(engine) if isinstance(engine, str) else engine
-    if quiet is not None and not isinstance(doing, HereEngine):
-        raise InputError(f"quiet={quiet}: the quiet level is of one machine: leave it out, or take engine 'here'")
-    if space is not None and preset not in WIDE_PRESETS:
-        raise InputError(f"preset '{preset}' draws from a pool: a space goes with preset {' or '.join(WIDE_PRESETS)}")
-    left_out: list[str] = []
-    if preset in WIDE_PRESETS:
-        space, left_out = _space_of_device(space or Space(), device)
-    plan, notices = _plan_for_machine(device, preset, compute, steps, repeat_share, seed, space)
-    notices += left_out
+    if device not in ("cpu", "cuda"):
+        raise UnknownNameError("device", device, ("cpu", "cuda"))
+    if steps and device == "cuda":
+        raise InputError(f"steps={steps} on cuda: complete steps are measured on the CPU; use steps=0")
+    space, notices = space or Space(), []
+    if device == "cpu":
+        known = tuple(name for name in space.optimizer if name in CPU_OPTIMIZERS)
+        left_out = ", ".join(sorted({*space.optimizer} - {*known}))
+        notices += [f"{left_out} was left out: FBGEMM has no kernel of it for the CPU"] if left_out else []
+        space = dataclasses.replace(space, optimizer=known)
+        steps = STEPS if steps is None else steps
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
+    most = RANKS_PER_CORE * len(usable_cores())
+    wanted = _samples("compute", samples) + _samples("steps", steps or 0)
+    wanted = [s for s in wanted if s.kind == "compute" or num_devices(seed, s.role, s.number) <= most]
+    if steps and most < max(DEVICES):
+        notices.append(f"tasks of more than {most} devices were left out: this machine runs up to {most} processes")
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
-        pool = WorkerPool(device, seed, TIMEOUT_S)
-        stack.callback(pool.close)
-        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings())
-        info.write_or_check(folder)
-        log = MeasurementLog(folder)
-        samples = [str(sample) for sample in plan.samples()]
-        done = sum(name in log.done for name in samples)
-        bar = stack.enter_context(progress_bar(shown=progress, total=len(samples), initial=done, unit="sample"))
-        run = _Kept(log, bar)
-        deadline = None if minutes is None else time.time() + 60 * minutes
-        watch = None if quiet is None else QuietWatch(folder, lambda: reference_ms(pool), quiet)
-        if isinstance(doing, HereEngine):
-            here = SampleWorker(plan, pool, deadline, run.keep, watch, bar.set_postfix_str)
-            stack.callback(here.close)
-            open_worker = cast("_OpenWorker", functools.partial(nullcontext, _MeasuredHere(here)))
-        else:
-            pool.close()
-            open_worker = functools.partial(_open_elsewhere, plan, info, seed, deadline)
-        for _, measurements in doing.run(open_worker, _missing_blocks(plan, log), alone=True):
-            for measurement in measurements:
-                run.keep(measurement)
-        if watch is not None:
-            notices.append(watch.notice())
+        measuring = stack.enter_context(_Measuring(device, space, seed))
+        settings = {"device": device, "space": space.to_dict(), "seed": seed}
+        info = DataInfo(measuring.hardware, versions(), settings, utc_now())
+        log = _Log(folder, info)
         if log.dropped:
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
-        missing = sum(name not in log.done and name not in log.failed for name in samples)
-        return _write_files(folder, info, plan, log, notices, run, missing)
-
-
-class _Kept:
-    """Appends measurements to a log, and counts them.
-
-    Attributes:
-        measured: measurements made, by kind.
-        minutes: how long that took, by kind: the time since the one before.
-    """
-
-    def __init__(self, log: MeasurementLog, bar: tqdm[Any]) -> None:
-        self._log = log
-        self._bar = bar
-        self._last = time.monotonic()
-        self.measured: Counter[str] = Counter()
-        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
-
-    def keep(self, measurement: Measurement) -> None:
-        """Append a measurement and flush it."""
-        self._log.append(measurement)
-        kind = measurement.sample.kind
-        now = time.monotonic()
-        self.measured[kind] += 1
-        self.minutes[kind] += (now - self._last) / 60
-        self._last = now
-        self._bar.set_postfix_str(kind)
-        self._bar.update()
-
-
-class _MeasuredHere:
-    """Measures blocks in this process, where each measurement is kept at once."""
-
-    def __init__(self, worker: SampleWorker) -> None:
-        self._worker = worker
-
-    def __call__(self, block: Block) -> list[Measurement]:
-        """Measure a block; nothing is left to keep."""
-        self._worker.measure(block)
-        return []
-
-
-@contextmanager
-def _open_elsewhere(
-    plan: CollectionPlan, info: CollectionInfo, seed: int, deadline: float | None
-) -> Iterator[Callable[[Block], list[Measurement]]]:
-    """Start what measures in another process, maybe on another machine.
-
-    Raises:
-        InputError: its hardware or versions are not those of the collection.
-    """
-    with ExitStack() as stack:
-        pool = WorkerPool(plan.device, seed, TIMEOUT_S)
-        stack.callback(pool.close)
-        facts = pool.facts()
-        for what, here, there in (
-            ("hardware", facts["hardware"], info.hardware), ("versions", versions(), info.versions),
-        ):  # fmt: skip
-            if here != there:
-                raise InputError(
-                    f"{socket.gethostname()} has {what} {here}, the collection has {there}: leave this machine out"
-                )
-        found: list[Measurement] = []
-        worker = SampleWorker(plan, pool, deadline, found.append)
-        stack.callback(worker.close)
-
-        def measure(block: Block) -> list[Measurement]:
-            found.clear()
-            worker.measure(block)
-            return list(found)
-
-        yield measure
-
-
-def _missing_blocks(plan: CollectionPlan, log: MeasurementLog) -> list[Block]:
-    """Return what the log lacks, in order, shard sets in batches."""
-
-    def missing(samples: Sequence[SampleId]) -> tuple[SampleId, ...]:
-        return tuple(sample for sample in samples if str(sample) not in log.done)
-
-    blocks = []
-    for block in plan.blocks:
-        shard_sets = missing(block.shard_sets)
-        blocks += [Block(shard_sets[first : first + BATCH], ()) for first in range(0, len(shard_sets), BATCH)]
-        if plans := missing(block.plans):
-            blocks.append(Block((), plans))
-    return blocks
-
-
-def finish(out: str | Path) -> Summary:
-    """Write the Parquet files of what has been measured so far.
-
-    Raises:
-        InputError: the folder is in use, damaged, or holds no measurements.
-        MissingDependencyError: pyarrow is not installed.
-    """
-    import_extra("pyarrow.parquet", "writing samples")
-    folder = Path(out)
-    info = CollectionInfo.of_folder(folder)
-    with only_writer(folder):
-        old = info.settings
-        try:
-            space = Space.from_dict(old["space"], str(folder / INFO)) if "space" in old else None
-            plan = CollectionPlan(old["device"], {}, 0.0, old["seed"], space)
-            same = plan.settings().items() <= old.items()
-        except (KeyError, TypeError):
-            same = False
-        if not same:
-            raise InputError(f"{folder / INFO}: its settings are not those of this version of shardgym")
-        return _write_files(folder, info, plan, MeasurementLog(folder))
-
-
-def _plan_for_machine(
-    device: str,
-    preset: str,
-    compute: int | None,
-    steps: int | None,
-    repeat_share: float,
-    seed: int,
-    space: Space | None,
-) -> tuple[CollectionPlan, list[str]]:
-    """Return the plan as far as the machine can measure it, and a sentence about what was left out."""
-    counts = preset_counts(preset, device, compute, steps)
-    most = RANKS_PER_CORE * len(usable_cores())
-    notices = []
-    if device == "cuda":
-        notices.append("no complete steps: on CUDA kernels are timed apart")
-    elif any(counts["steps"].values()) and most < max(DEVICES):
-        notices.append(f"tasks of more than {most} devices were left out: this machine runs up to {most} processes")
-    return CollectionPlan(device, counts, repeat_share, seed, space, most), notices
-
-
-def _space_of_device(space: Space, device: str) -> tuple[Space, list[str]]:
-    """Return the part of a space that a device has kernels for, and a sentence about what was left out."""
-    without = [name for name in space.optimizer if device == "cpu" and name not in CPU_OPTIMIZERS]
-    if not without:
-        return space, []
-    rest = tuple(name for name in space.optimizer if name not in without)
-    if not rest:
-        raise InputError(f"optimizer {', '.join(without)}: FBGEMM has no kernel of it for the CPU")
-    notice = f"{', '.join(without)} was left out: FBGEMM has no kernel of it for the CPU"
-    return dataclasses.replace(space, optimizer=rest), [notice]
-
-
-def _write_files(
-    folder: Path, info: CollectionInfo, plan: CollectionPlan, log: MeasurementLog,
-    notices: Sequence[str] = (), run: _Kept | None = None, missing: int = 0,
-) -> Summary:  # fmt: skip
-    """Write one Parquet file per kind that has measurements, and summarise."""
-    rows = {kind: found for kind in KINDS if (found := rows_of(log, plan, kind))}
-    files = {"measurements": str(folder / LOG)}
-    for kind, of_kind in rows.items():
-        path = folder / f"{kind}.parquet"
-        write_rows(path, of_kind, DataInfo(kind, info.hardware, info.versions, info.settings, utc_now()))
-        files[kind] = str(path)
-    if not log.done and not log.failed and missing == 0:
-        raise InputError(f"{folder} holds no measurements")
-    samples = [measurement.sample for measurement in log.done.values()]
-    return Summary(
-        counts={kind: dict(Counter(s.role for s in samples if s.kind == kind)) for kind in rows},
-        noise={kind: noise for kind, of_kind in rows.items() if (noise := repeat_noise(of_kind)) is not None},
-        failed=dict(log.failed),
-        missing=missing,
-        measured=dict(run.measured) if run else {},
-        minutes={kind: run.minutes[kind] for kind in run.measured} if run else {},
-        files=files,
-        notices=tuple(notices),
+        missing = [sample for sample in wanted if str(sample) not in log.rows]
+        bar = stack.enter_context(
+            progress_bar(shown=progress, total=len(wanted), initial=len(wanted) - len(missing), unit="sample")
+        )
+        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        for number in random_of(seed, "order").permutation(len(missing)):
+            if time.monotonic() >= deadline:
+                break
+            bar.set_postfix_str(missing[number].kind)
+            log.append(missing[number], *measuring.measure(missing[number]))
+            bar.update()
+        summary = log.write(info)
+    done = {*log.rows, *log.failed}
+    return dataclasses.replace(
+        summary, missing=sum(str(sample) not in done for sample in wanted), notices=tuple(notices)
     )
+
+
+def _samples(kind: Kind, count: int) -> list[Sample]:
+    repeats = [(number, 0) for number in range(count)] + [(number, 1) for number in range(round(_REPEATED * count))]
+    return [Sample(kind, _TURNS[number % len(_TURNS)], number, repeat) for number, repeat in repeats]
+
+
+class _Log:
+    """The measurements of a folder: one JSON line each, with all that a data set says of them."""
+
+    def __init__(self, folder: Path, info: DataInfo) -> None:
+        path = folder / INFO
+        if path.exists():
+            old = DataInfo.load(path)
+            for what, before, now in (
+                ("hardware", old.hardware, info.hardware), ("versions", old.versions, info.versions),
+                *((name, old.settings.get(name), value) for name, value in info.settings.items()),
+            ):  # fmt: skip
+                if before != now:
+                    raise InputError(
+                        f"{folder} holds measurements of {what} {before!r}, this run has {now!r}: give another folder"
+                    )
+        elif others := sorted(p.name for p in folder.iterdir() if p.suffix in (".jsonl", ".parquet")):
+            raise InputError(f"{folder} holds {others[0]} but no {INFO}: give an empty folder")
+        else:
+            write_whole(path, info.to_json(indent=2) + "\n")
+        self._folder = folder
+        self._path = folder / LOG
+        #: Rows of the data set by sample; and reasons of what has none (yet).
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.failed: dict[str, str] = {}
+        self.dropped = drop_torn_line(self._path) is not None
+        for line in read_lines(self._path) if self._path.exists() else []:
+            self._add(**parse_json(line.text, line.where(self._path)))
+
+    def append(self, sample: Sample, rows: list[dict[str, Any]], reason: str) -> None:
+        """Append what was measured, and why something was not, and flush it to the disk."""
+        line: dict[str, Any] = {"sample": str(sample), "rows": rows, "reason": reason}
+        append_flushed(self._path, (json.dumps(line) + "\n").encode())
+        self._add(**line)
+
+    def _add(self, sample: str, rows: list[dict[str, Any]], reason: str) -> None:
+        self.failed.pop(sample, None)
+        if rows:
+            self.rows[sample] = rows
+        else:
+            self.failed[sample] = reason
+
+    def write(self, info: DataInfo) -> Summary:
+        """Write one Parquet file per kind that has measurements, in the order of their names, and summarise."""
+        files = {"measurements": str(self._path)}
+        counts: dict[str, dict[str, int]] = {}
+        noise = {}
+        for kind in get_args(Kind):
+            names = sorted(name for name in self.rows if name.startswith(kind))
+            if names:
+                rows = [row for name in names for row in self.rows[name]]
+                write_rows(self._folder / f"{kind}.parquet", kind, rows, info)
+                files[kind] = str(self._folder / f"{kind}.parquet")
+                counts[kind] = dict(Counter(name.split("/")[1] for name in names))
+                noise[kind] = _repeat_noise(rows)
+        return Summary(counts, noise, dict(self.failed), 0, files, ())
+
+
+class _Measuring:
+    """Measures samples with processes of their own, which end with the context."""
+
+    def __init__(self, device: str, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+        self._pool = WorkerPool(device, seed, _TIMEOUT_S)
+        #: By number of devices. They stay for later tasks: starting one takes seconds.
+        self._groups: dict[int, RankGroup] = {}
+        self._num_tasks = 0
+        self._rng = random.Random(seed)
+
+    def __enter__(self) -> _Measuring:
+        self.hardware: str = self._pool.facts()["hardware"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+        self._close_groups()
+
+    def measure(self, sample: Sample) -> tuple[list[dict[str, Any]], str]:
+        """Return the rows of a sample, and why there are none, or fewer than could be."""
+        return self._shard_set(sample) if sample.kind == "compute" else self._task(sample)
+
+    def _shard_set(self, sample: Sample) -> tuple[list[dict[str, Any]], str]:
+        held = draw_shard_set(self._space, self._seed, sample.role, sample.number)
+        values = held.batch_size * sum(shard.ids_per_sample * shard.width for shard in held.shards)
+        iterations = _SMALL_ITERATIONS if values < _SMALL_VALUES else _ITERATIONS
+        _, outcome = next(self._pool.run([TimingJob(held, _WARMUPS, iterations)]))
+        if isinstance(outcome, str):
+            return [], outcome
+        if outcome.notes:  # nobody reads the notes of a sample that a model is trained on
+            return [], "; ".join(outcome.notes)
+        return [{"sample_id": str(sample), **_common(sample, held, outcome.times)}], ""
+
+    def _task(self, sample: Sample) -> tuple[list[dict[str, Any]], str]:
+        """Measure all plans of a task together: they take the same ids."""
+        plans = draw_plans(self._seed, sample.role, sample.number)
+        if self._num_tasks % TASKS_PER_START == 0:
+            self._close_groups()
+        self._num_tasks += 1
+        size = len(plans[0])
+        if size not in self._groups:
+            self._groups[size] = RankGroup(size, "cpu", _TIMEOUT_S)
+        group = self._groups[size]
+        group.start()
+        found, failed = step.time_steps(
+            group,
+            {n: StepPlan(plan) for n, plan in enumerate(plans)},
+            rounds=1,
+            warmups=_PLAN_WARMUPS,
+            iterations=_PLAN_ITERATIONS,
+            first_batch=0,
+            seed=self._seed + sample.number,
+            rng=self._rng,
+            timed_exchanges=False,
+        )
+        work = [step.PARTS.index(part) for part in WORK]
+        rows = [row for n, of in found.items() for row in _step_rows(sample, n, plans[n], of.parts_ms[0][:, :, work])]
+        return rows, "; ".join(sorted(set(failed.values())))
+
+    def _close_groups(self) -> None:
+        while self._groups:
+            self._groups.popitem()[1].close()
+
+
+def _step_rows(sample: Sample, number: int, plan: Plan, times: Floats) -> list[dict[str, Any]]:
+    """Return a row for each device that holds something, of times of shape (steps, devices, `WORK`)."""
+    held = [shard_set for shard_set in plan if shard_set is not None]
+    batch_size = held[0].batch_size
+    of_plan = {
+        "plan": f"{sample.role}/{sample.number}/{number}",
+        "num_devices": len(plan),
+        "plan_shards": sum(len(shard_set.shards) for shard_set in held),
+        "plan_ids": batch_size * sum(shard.ids_per_sample for shard_set in held for shard in shard_set.shards),
+        "plan_columns": sum(shard_set.width for shard_set in held),
+    }
+    return [
+        {
+            "sample_id": f"steps/{of_plan['plan']}/{device}/{sample.repeat}",
+            **_common(sample, shard_set, times[:, device, :2]),
+            **of_plan,
+            "device": device,
+            "samples": int(samples_per_device(batch_size, len(plan))[device]),
+            **{f"{part}_ms": _typical(times[:, device, WORK.index(part)]) for part in STEP_PARTS},
+        }
+        for device, shard_set in enumerate(plan)
+        if shard_set is not None
+    ]
+
+
+def _common(sample: Sample, held: ShardSet, times: Floats) -> dict[str, Any]:
+    """Return the columns of all rows: what a device holds, and its forward and backward times, (steps, 2)."""
+    shards = held.shards
+    columns = {
+        "batch_size": held.batch_size,
+        "precision": held.precision,
+        "optimizer": held.optimizer,
+        "num_embeddings": [s.num_rows for s in shards],
+        "embedding_dim": [s.width for s in shards],
+        "pooling_factor": [s.ids_per_sample for s in shards],
+        "reuse_histogram": [list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in shards],
+        "table_name": [s.table.name for s in shards],
+    }
+    total = times.sum(axis=1)
+    error = float(total.std(ddof=1) / np.sqrt(len(total)) / total.mean()) if len(total) > 1 else 0.0
+    return {
+        "role": sample.role, "content": sha256(canonical_json(columns)), "repeat": sample.repeat, **columns,
+        "forward_ms": _typical(times[:, 0]), "backward_ms": _typical(times[:, 1]), "noise": error,
+    }  # fmt: skip
+
+
+def _typical(ms: Floats) -> float:
+    return round(float(np.median(ms)), 6)
+
+
+def _repeat_noise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Compare the first measurement of every row with its repeat, by all work of a device.
+
+    Returns:
+        How many "pairs" there are; and if any, the coefficient of variation, root mean square over the pairs ("cv"),
+        and the mean absolute percentage error of one measurement against the other, as a share ("mape").
+    """
+    totals = {row["sample_id"]: sum(row.get(f"{part}_ms", 0.0) for part in WORK) for row in rows}
+    ratios = [
+        totals[first] / totals[name]
+        for name in totals
+        if name.endswith("/1") and (first := name.removesuffix("/1") + "/0") in totals
+    ]
+    if not ratios:
+        return {"pairs": 0}
+    cv = math.sqrt((np.log(ratios) ** 2).mean() / 2)
+    return {"pairs": len(ratios), "cv": cv, "mape": float(np.abs(np.subtract(ratios, 1)).mean())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The state of a folder."""
+
+    #: Measurements by kind and role, repeats included; of steps tasks.
+    counts: dict[str, dict[str, int]]
+    #: By kind: pairs of a measurement and its repeat, and how these differ ("cv", "mape").
+    noise: dict[str, dict[str, float]]
+    #: Reasons by sample, of what could not be measured.
+    failed: dict[str, str]
+    #: Measurements that the folder lacks.
+    missing: int
+    #: Paths by content.
+    files: dict[str, str]
+    #: Sentences that a reader must know.
+    notices: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return it as text."""
+        found: list[str] = []
+        for kind, of_role in self.counts.items():
+            roles = ", ".join(f"{role} {count}" for role, count in of_role.items())
+            found.append(f"{kind}: {sum(of_role.values())} ({roles})")
+            noise = self.noise[kind]
+            if noise["pairs"]:
+                found[-1] += f"; repeats: CV {noise['cv']:.1%}, MAPE {noise['mape']:.1%} over {noise['pairs']} pairs"
+        found += [f"failed: {name}: {reason}" for name, reason in list(self.failed.items())[:3]]
+        if self.failed:
+            found.append(f"{len(self.failed)} samples failed; the same command tries them again")
+        if self.missing:
+            found.append(f"{self.missing} samples are missing; the same command continues")
+        return [*found, *self.notices, *(f"{what}: {path}" for what, path in self.files.items())]

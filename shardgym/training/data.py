@@ -1,7 +1,8 @@
-"""The data set for pre-training: read whole, checked for leaks between those who learn and what is tested."""
+"""The data set of pre-training: what is read together, from whom it is kept, and at which pace it was measured."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -9,154 +10,107 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.arrays import Ints
-from shardgym.costs.simulator.sample_files import (
-    Kind,
-    collection_name,
-    data_files,
-    no_compute,
-    no_files,
-    no_steps,
-    read_compute,
-    read_info,
-    read_steps,
-)
-from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, with_role
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.simulator.features import Groups, device_parts, device_vectors
+from shardgym.costs.simulator.oracle import scale_of
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError
-from shardgym.tables.pools import load_pool
-from shardgym.training.space_sampling import TRANSFER_POOL
+from shardgym.training.samples import (
+    ComputeSamples,
+    Kind,
+    StepSamples,
+    collection_name,
+    data_files,
+    read_compute,
+    read_file,
+    read_steps,
+)
 
-_KINDS: tuple[Kind, ...] = get_args(Kind)
-
-#: Roles of rows that nothing learns from.
-TEST_ROLES = ("test", "plans", "transfer")
-
-#: Fewer distinct samples cannot be split into training and validation.
+#: Fewer distinct samples cannot be split into training and validation; fewer of tests have no order.
 LEAST_SAMPLES = 20
+LEAST_TESTS = 2
+
+#: Forward and backward, by collection.
+Paces = dict[str, tuple[float, float]]
+
+#: Rounds of weighting, in which samples that a moment of the machine spoilt come to count less.
+_ROUNDS = 5
+_RIDGE = 1e-6
 
 
 class DataSet(NamedTuple):
-    """All samples of one or several folders.
-
-    Attributes:
-        compute: shard sets measured alone, of all roles; none where only steps were collected.
-        steps: devices in complete steps, of all roles; none where only shard sets were.
-        hardware: tag of the machine that steps were measured on, or compute where there are no steps.
-        compute_hardware: tags of the other machines that compute was measured on, by collection.
-        digests: SHA-256 of each file by name.
-        settings: of the collection, by file.
-        left_out: devices in steps of a learning role whose shard set the other role learns from.
-    """
+    """All samples of one or several folders; of shard sets or of steps there may be none."""
 
     compute: ComputeSamples
     steps: StepSamples
+    #: Tag of the machine that steps were measured on, or compute where there are no steps.
     hardware: str
-    compute_hardware: dict[str, str]
+    #: SHA-256 of each file by name.
     digests: dict[str, str]
+    #: Of the collection, by file.
     settings: dict[str, Any]
-    left_out: int = 0
 
     def of(self, role: str) -> tuple[ComputeSamples, StepSamples]:
         """Return the samples of one role."""
-        return with_role(self.compute, role), with_role(self.steps, role)
+        return self.compute.of(role), self.steps.of(role)
+
+    def has(self, role: str, least: int) -> bool:
+        """Say whether a role has enough distinct samples of every kind that there is."""
+        kinds = [samples for samples in (self.compute, self.steps.compute) if len(samples)]
+        return all(len(np.unique(samples.content[samples.role == role])) >= least for samples in kinds)
 
     def trainable_roles(self) -> list[Role]:
-        """Return the roles that have enough samples of every kind that there is."""
-        kinds = [samples for samples in (self.compute, self.steps) if len(samples)]
-        return [role for role in ROLES if all(_num_contents(samples, role) >= LEAST_SAMPLES for samples in kinds)]
+        """Return the roles that have enough samples."""
+        return [role for role in ROLES if self.has(role, LEAST_SAMPLES)]
 
 
 def load_data(*folders: Path) -> DataSet:
-    """Read a data set and check that nothing leaks between roles. It may lack shard sets or steps, but not both.
-
-    A shard set of few tables may be drawn for a device of the oracle's and of the judge's steps by chance. It is then
-    the oracle's, unless the judge learns from it alone; such devices of the other role's steps are left out.
+    """Read a data set.
 
     Args:
         folders: any number; their shard sets may be of other machines than the steps.
 
     Raises:
-        InputError: a file is damaged, roles lack samples, or a table or content of the test rows is in others'.
+        InputError: there are no files, one is damaged, steps are of several machines, or the oracle or tests lack
+            samples.
         MissingDependencyError: pyarrow is not installed.
     """
-    files = [(kind, path) for kind in _KINDS for folder in folders for path in data_files(folder, kind)]
+    files = [(kind, path) for kind in get_args(Kind) for folder in folders for path in data_files(folder, kind)]
     if not files:
-        raise no_files(folders, *_KINDS)
-    names = {path: collection_name(path, folders) for _, path in files}
-    infos = {names[path]: read_info(path) for _, path in files}
-    tags = {kind: {names[p]: infos[names[p]].hardware for of, p in files if of == kind} for kind in _KINDS}
-    main = sorted(set((tags["steps"] or tags["compute"]).values()))
+        where = ", ".join(map(str, folders))
+        raise InputError(f"{where}: no compute*.parquet or steps*.parquet, as 'shardgym collect' writes them")
+    infos = {path: read_file(path, kind)[0] for kind, path in files}
+    main = {infos[path].hardware for kind, path in files if kind == files[-1][0]}
     if len(main) > 1:
-        raise InputError(f"{folders[0]}: hardware: files of several machines ({', '.join(main)}), expected one")
-    compute = read_compute(*folders) if tags["compute"] else no_compute()
-    all_steps = read_steps(*folders) if tags["steps"] else no_steps()
-    steps = _apart(compute, all_steps)
+        raise InputError(f"{folders[0]}: files of several machines ({', '.join(sorted(main))}), expected one")
+    compute, steps = read_compute(*folders), read_steps(*folders)
+    names = {path: collection_name(path, folders) for path in infos}
     data = DataSet(
         compute=compute,
-        steps=steps,
-        hardware=main[0],
-        compute_hardware={name: tag for name, tag in tags["compute"].items() if tag != main[0]},
-        digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files},
-        settings={name: info.settings for name, info in infos.items()},
-        left_out=len(all_steps) - len(steps),
+        steps=_apart(compute, steps),
+        hardware=main.pop(),
+        digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for path in infos},
+        settings={names[path]: info.settings for path, info in infos.items()},
     )
-    if len(compute):
-        _check_roles(folders[0], "compute", compute)
-    if len(steps):
-        _check_roles(folders[0], "steps", steps)
-    _check_tables(folders[0], data)
+    for role, least in (("oracle", LEAST_SAMPLES), ("test", LEAST_TESTS)):
+        if not data.has(role, least):
+            raise InputError(f"{folders[0]}: expected at least {least} samples of role '{role}' of each kind")
     return data
 
 
 def _apart(compute: ComputeSamples, steps: StepSamples) -> StepSamples:
-    """Leave out the devices in steps of a learning role whose content the other role learns from."""
+    """Leave out the devices in steps of a learning role whose content the other role learns from.
+
+    A shard set of few tables may be drawn for a device of both by chance. It is the oracle's, unless the judge learns
+    from it alone.
+    """
     owner: dict[str, str] = {}
-    for labels in (compute.labels, *(with_role(steps, role).labels for role in ROLES)):
-        for role, content in zip(labels.role.tolist(), labels.content.tolist(), strict=True):
+    for samples in (compute, *(steps.of(role).compute for role in ROLES)):
+        for role, content in zip(samples.role.tolist(), samples.content.tolist(), strict=True):
             if role in ROLES:
                 owner.setdefault(content, role)
-    named = zip(steps.labels.role.tolist(), steps.labels.content.tolist(), strict=True)
+    named = zip(steps.compute.role.tolist(), steps.compute.content.tolist(), strict=True)
     return steps.take(np.flatnonzero([role not in ROLES or owner[content] == role for role, content in named]))
-
-
-def _num_contents(samples: ComputeSamples | StepSamples, role: str) -> int:
-    return len(np.unique(samples.labels.content[samples.labels.role == role]))
-
-
-def _check_roles(folder: Path, kind: str, samples: ComputeSamples | StepSamples) -> None:
-    """Raise `InputError` when a role lacks samples, or when two roles that must be apart share one."""
-    for role, least in (("oracle", LEAST_SAMPLES), ("test", 2)):
-        found = _num_contents(samples, role)
-        if found < least:
-            raise InputError(f"{folder}: {found} {kind} samples of role '{role}', expected at least {least}")
-    seen: dict[str, str] = {}
-    labels = samples.labels
-    for role, content in zip(labels.role.tolist(), labels.content.tolist(), strict=True):
-        learner = role if role in ROLES else "test"
-        if seen.setdefault(content, learner) != learner:
-            raise InputError(f"{folder}: a {kind} content is in role '{role}' and in role '{seen[content]}'")
-
-
-def _check_tables(folder: Path, data: DataSet) -> None:
-    """Raise `InputError` when a role learns from a table that is tested, or of the pool that nobody learns from."""
-
-    def tables_of(role: str) -> set[str]:
-        compute, steps = data.of(role)
-        return {*compute.table.tolist(), *steps.compute.table.tolist()}
-
-    tested = {table for role in TEST_ROLES for table in tables_of(role)}
-    reserved = {table.name for table in load_pool(TRANSFER_POOL)}
-    for role in ROLES:
-        learned = tables_of(role)
-        if learned & reserved:
-            raise InputError(
-                f"{folder}: table '{min(learned & reserved)}' of the pool {TRANSFER_POOL} is in rows of role '{role}': "
-                "nothing is trained on that pool"
-            )
-        if learned & tested:
-            table = min(learned & tested)
-            raise InputError(f"{folder}: table '{table}' is in rows for testing and in rows of role '{role}'")
 
 
 def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Ints, Ints]:
@@ -166,3 +120,59 @@ def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Int
     chosen = np.random.default_rng([seed, 7]).permutation(len(contents))[:held_out]
     is_held_out = np.isin(owner, chosen)
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+
+
+# --- the pace of the machine: samples of other days, as if all had been measured at the pace of one collection --------
+
+
+def paces_of(data: DataSet) -> Paces:
+    """Return the paces by the samples that roles learn from, of kernels alone and of steps; 1 for a lone collection."""
+    found: Paces = {}
+    for samples in (data.compute, data.steps.compute):
+        learned = samples.take(np.flatnonzero(np.isin(samples.role, ROLES)))
+        if len(np.unique(learned.collection)) > 1:
+            found |= _paces(learned)
+    return found
+
+
+def at_one_pace(data: DataSet, found: Paces) -> DataSet:
+    """Divide times by the paces of their collections; a collection without one keeps its times."""
+
+    def divided(samples: ComputeSamples) -> ComputeSamples:
+        factors = np.array([found.get(name, (1.0, 1.0)) for name in samples.collection.tolist()])
+        return dataclasses.replace(samples, ms=samples.ms / factors.reshape(-1, 2))
+
+    return data._replace(
+        compute=divided(data.compute), steps=dataclasses.replace(data.steps, compute=divided(data.steps.compute))
+    )
+
+
+def _paces(samples: ComputeSamples) -> Paces:
+    """Return how many times as long forward and backward took in each collection as in the largest one.
+
+    A regression: logarithms of times on logarithms of what devices hold, their products, and a constant for each
+    collection. Nothing in it can be peculiar to one batch size, as the tables of a collection may be.
+    """
+    names, owner, sizes = np.unique(samples.collection, return_inverse=True, return_counts=True)
+    others = np.delete(np.arange(len(names)), sizes.argmax())
+    held = device_vectors(device_parts(samples.shards), Groups(samples.counts))
+    held = (held - held.mean(axis=0)) / scale_of(held)
+    first, second = np.triu_indices(held.shape[1])
+    of_collection: Bools = owner[:, None] == others
+    x = np.hstack([of_collection, np.ones((len(held), 1)), held, held[:, first] * held[:, second]])
+    logs = np.zeros((len(names), 2))
+    for phase in (0, 1):
+        logs[others, phase] = _robust_fit(x, np.log(samples.ms[:, phase]), _RIDGE * len(x))[: len(others)]
+    factors = np.exp(logs).tolist()
+    return {name: (forward, backward) for name, (forward, backward) in zip(names.tolist(), factors, strict=True)}
+
+
+def _robust_fit(x: Floats, y: Floats, ridge: float) -> Floats:
+    """Return the weights, (W,), of a linear regression in which large residuals count as absolute values."""
+    weight = np.ones(len(y))
+    for _ in range(_ROUNDS):
+        gram = (x * weight[:, None]).T @ x
+        fit = np.linalg.solve(gram + ridge * np.eye(len(gram)), x.T @ (weight * y))
+        residual = np.abs(y - x @ fit)
+        weight = 1 / np.maximum(1.0, residual / (1.5 * np.median(residual) + 1e-9))
+    return np.asarray(fit, dtype=np.float64)

@@ -1,33 +1,29 @@
-"""Pre-training: from a folder of samples to a folder of weights, model cards and plots."""
+"""Pre-training: from a data set to a folder of weights, model cards and plots.
+
+A card says how good a simulator is on measurements it never saw, against what one measurement says about another.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardgym.arrays import Floats
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.link_model import shipped_model
+from shardgym.costs.simulator.features import Groups
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.oracle import ALONE
-from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
+from shardgym.costs.simulator.oracle import ALONE, Networks
+from shardgym.costs.simulator.weights import Role, Weights, load_weights, networks_of, save_weights
 from shardgym.errors import import_extra
 from shardgym.files import make_folder, write_whole
 from shardgym.machine import utc_now, versions
-from shardgym.training.assess import (
-    assess,
-    assess_lines,
-    errors_by_dim,
-    errors_by_shards,
-    predict_compute,
-    rank_plans,
-    repeat_pairs,
-    score,
-)
-from shardgym.training.data import DataSet
-from shardgym.training.pace import Paces, at_one_pace, paces_of
-from shardgym.training.train import FitSettings, Progress, train_role
+from shardgym.training.data import DataSet, Paces, at_one_pace, paces_of
+from shardgym.training.fitting import FitSettings, Progress, step_amounts, train_role
+from shardgym.training.samples import ComputeSamples, StepSamples
 
 
 def pretrain(
@@ -36,7 +32,7 @@ def pretrain(
     """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
 
     The same data, settings and seed give the same bytes of weights on the same machine and versions. Collections of
-    several days are taken to the pace of the largest one (`pace.py`): those of kernels alone, and those of steps.
+    several days are taken to the pace of the largest one: those of kernels alone, and those of steps.
 
     Args:
         data: from `load_data`.
@@ -64,7 +60,6 @@ def _pretrain_role(
 
     alone, steps = data.of(role)
     test_alone, test_steps = data.of("test")
-    elsewhere, _ = data.of("transfer")
     weights, curves = train_role(role, data.hardware, alone, steps, settings, seed, of_role)
     # As the measured cost prices exchanges that it cannot measure.
     weights = dataclasses.replace(weights, links=shipped_model() if len(steps) else None)
@@ -72,18 +67,12 @@ def _pretrain_role(
     digest = save_weights(path, weights)
     # Errors are those of the file that was written, through the code that serves predictions.
     weights = load_weights(path, role, data.hardware)
-    kernels = networks_of(weights, ALONE)
     errors: dict[str, Any] = {}
     if len(test_steps):
-        errors |= {f"step_{name}": of for name, of in assess(networks_of(weights), test_steps.compute).items()}
-        errors |= assess_lines(weights, test_steps)
+        errors |= {f"step_{name}": of for name, of in _assess(networks_of(weights), test_steps.compute).items()}
+        errors |= _assess_lines(weights, test_steps)
     if len(test_alone):
-        errors |= assess(kernels, test_alone) | rank_plans(kernels, data.of("plans")[0])
-    if len(elsewhere):
-        pairs = repeat_pairs(elsewhere.labels)
-        transferred = predict_compute(kernels, elsewhere).sum(axis=1)
-        errors["transfer_compute"] = score(transferred, elsewhere.ms.sum(axis=1), pairs)
-    tested = test_steps.compute if len(test_steps) else test_alone
+        errors |= _assess(networks_of(weights, ALONE), test_alone)
     card = ModelCard(
         role=role,
         hardware=data.hardware,
@@ -101,8 +90,6 @@ def _pretrain_role(
             "test steps": len(test_steps),
         },
         errors=errors,
-        error_by_shards=errors_by_shards(networks_of(weights), tested),
-        error_by_dim=errors_by_dim(networks_of(weights), tested),
         curves=curves,
         paces=paces,
     )
@@ -110,8 +97,90 @@ def _pretrain_role(
     return card
 
 
+# --- how good it is ---------------------------------------------------------------------------------------------------
+
+
+def _assess(networks: Networks, samples: ComputeSamples) -> dict[str, Any]:
+    """Return the scores of forward, backward and total compute."""
+    predicted = _predict_compute(networks, samples)
+    pairs = repeat_pairs(samples)
+    return {
+        "forward_compute": score(predicted[:, 0], samples.ms[:, 0], pairs),
+        "backward_compute": score(predicted[:, 1], samples.ms[:, 1], pairs),
+        "compute": score(predicted.sum(axis=1), samples.ms.sum(axis=1), pairs),
+    }
+
+
+def _assess_lines(weights: Weights, steps: StepSamples) -> dict[str, Any]:
+    """Return the scores of the other work of devices in a step, and of all their work."""
+    assert weights.lines is not None, "it was trained on steps"
+    pairs = repeat_pairs(steps.compute)
+    other = np.einsum("nla,la->n", step_amounts(steps), weights.lines)
+    measured = steps.parts_ms.sum(axis=1)
+    work = other + _predict_compute(networks_of(weights), steps.compute).sum(axis=1)
+    return {
+        "step_other_work": score(other, measured, pairs),
+        "step_work": score(work, measured + steps.compute.ms.sum(axis=1), pairs),
+    }
+
+
+def _predict_compute(networks: Networks, samples: ComputeSamples) -> Floats:
+    """Return forward and backward ms, shape (N, 2)."""
+    return networks.compute(networks.encode(samples.shards), Groups(samples.counts))
+
+
+def score(predicted: Floats, measured: Floats, pairs: tuple[Ints, Ints]) -> dict[str, Any]:
+    """Return errors of predictions and of repeats, one figure per sample.
+
+    Args:
+        predicted: shape (N,).
+        measured: shape (N,).
+        pairs: positions of repeats.
+
+    Returns:
+        "mape" and "kendall_tau" of the predictions, "noise_mape" and "noise_kendall_tau" of measurements as predictions
+        of their repeats (None without repeats), how many "noise_pairs" these rest on, and "mape_over_noise".
+    """
+    first, second = (measured[positions] for positions in pairs)
+    noise = (mape(first, second) + mape(second, first)) / 2 if len(first) else None
+    error = mape(predicted, measured)
+    return {
+        "samples": len(measured),
+        "mape": error,
+        "noise_mape": noise,
+        "noise_pairs": len(first),
+        "mape_over_noise": error / noise if noise else None,
+        "kendall_tau": kendall_tau(predicted, measured),
+        "noise_kendall_tau": kendall_tau(first, second) if len(first) > 1 else None,
+    }
+
+
+def repeat_pairs(samples: ComputeSamples) -> tuple[Ints, Ints]:
+    """Return positions of first and second measurements of the same content, of those that have both."""
+    contents, repeats = samples.content.tolist(), samples.repeat.tolist()
+    firsts = {content: n for n, content in enumerate(contents) if repeats[n] == 0}
+    pairs = [(firsts[content], n) for n, content in enumerate(contents) if repeats[n] == 1 and content in firsts]
+    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def mape(predicted: Floats, measured: Floats) -> float:
+    """Return the mean absolute percentage error as a fraction."""
+    return float(np.mean(np.abs(predicted - measured) / measured))
+
+
+def kendall_tau(first: Floats, second: Floats) -> float:
+    """Return Kendall's rank correlation (tau-b)."""
+    from scipy import stats
+
+    return float(stats.kendalltau(first, second).statistic)
+
+
+# --- plots ------------------------------------------------------------------------------------------------------------
+
+
 def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
-    """Draw predictions against measurements, errors by shards and by width, and losses, as PNG files.
+    """Draw predictions against measurements, and losses, as PNG files.
 
     Args:
         card: of weights in `folder`.
@@ -128,11 +197,15 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
     networks = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
     alone, steps = at_one_pace(data, card.paces).of("test")
     test = steps.compute if len(steps) else alone
-    predicted = predict_compute(networks, test)
-    sizes = [
-        str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}" for row in card.error_by_shards
-    ]
-    dims = [str(row["embedding_dim"]) for row in card.error_by_dim]
+    predicted = _predict_compute(networks, test)
+
+    def scatter(axes: Any) -> None:
+        for phase, name in enumerate(("forward", "backward")):
+            axes.loglog(test.ms[:, phase], predicted[:, phase], ".", markersize=3, alpha=0.6, label=name)
+        ends = [float(test.ms.min()), float(test.ms.max())]
+        axes.loglog(ends, ends, color="black", linewidth=0.8)
+        axes.set(xlabel="measured (ms)", ylabel="predicted (ms)", title="compute of shards of unseen tables")
+        axes.legend()
 
     def losses(axes: Any) -> None:
         for name, curves in card.curves.items():
@@ -141,42 +214,12 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
         axes.set(xlabel="epoch", ylabel="loss")
         axes.legend()
 
-    plots: dict[str, Callable[[Any], None]] = {
-        "predicted": lambda axes: _draw_scatter(axes, test.ms, predicted),
-        "by-shards": lambda axes: _draw_errors(axes, card, sizes, card.error_by_shards, "shards on the device"),
-        "by-dim": lambda axes: _draw_errors(axes, card, dims, card.error_by_dim, "widest shard on the device"),
-    }
-    if card.curves:
-        plots["losses"] = losses
-    return [draw(folder / "report" / f"{card.role}-{name}.png", fill) for name, fill in plots.items()]
-
-
-def draw(path: Path, fill: Callable[[Any], None]) -> Path:
-    """Let `fill` draw into the axes of a figure of its own, without touching matplotlib's global state."""
-    figure: Any = import_extra("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
-    fill(figure.subplots())
-    figure.savefig(path, dpi=130)
-    return path
-
-
-def draw_noise(axes: Any, card: ModelCard) -> None:
-    """Draw the error of total compute of one measurement against its repeat, where it is known."""
-    noise = card.errors["compute"]["noise_mape"]
-    if noise is not None:
-        axes.axhline(100 * noise, color="black", linewidth=0.8, label="one measurement against its repeat")
-        axes.legend()
-
-
-def _draw_scatter(axes: Any, measured: Floats, predicted: Floats) -> None:
-    for phase, name in enumerate(("forward", "backward")):
-        axes.loglog(measured[:, phase], predicted[:, phase], ".", markersize=3, alpha=0.6, label=name)
-    ends = [float(measured.min()), float(measured.max())]
-    axes.loglog(ends, ends, color="black", linewidth=0.8)
-    axes.set(xlabel="measured (ms)", ylabel="predicted (ms)", title="compute of shards of unseen tables")
-    axes.legend()
-
-
-def _draw_errors(axes: Any, card: ModelCard, labels: Sequence[str], rows: list[dict[str, Any]], xlabel: str) -> None:
-    axes.bar(labels, [100 * row["mape"] for row in rows])
-    draw_noise(axes, card)
-    axes.set(xlabel=xlabel, ylabel="mean absolute error (%)")
+    plots: dict[str, Callable[[Any], None]] = {"predicted": scatter} | ({"losses": losses} if card.curves else {})
+    paths = []
+    for name, fill in plots.items():
+        # A figure of its own, without touching matplotlib's global state.
+        figure: Any = import_extra("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
+        fill(figure.subplots())
+        paths.append(folder / "report" / f"{card.role}-{name}.png")
+        figure.savefig(paths[-1], dpi=130)
+    return paths

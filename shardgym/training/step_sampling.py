@@ -8,26 +8,33 @@ half; names of made tables say role, seed and task.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
-from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.records import canonical_json, sha256
 from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import block_bytes
 from shardgym.tasks.topology import GIB
-from shardgym.training.sampling import DIMS, UNIT, StableRandom, shard_set_digest, whole_table
-from shardgym.training.settings import SETUPS, Role, Space
-from shardgym.training.space_sampling import analytic_cost, draw_table, draw_width
+from shardgym.training.sampling import (
+    UNIT,
+    Role,
+    Space,
+    balanced,
+    draw_table,
+    draw_width,
+    log_integer,
+    log_number,
+    pick,
+    random_of,
+    whole_table,
+)
 
-#: Number of the rules that plans are drawn by. Raise it when any draw changes, so that folders are not mixed.
-STEP_DRAWS = 1
+#: What each device of a plan holds.
+Plan = tuple[ShardSet | None, ...]
 
 #: Devices of a task: four and eight twice as often as two. And the most tables of a task, by its devices.
 DEVICES = (2, 4, 4, 8, 8)
@@ -37,10 +44,13 @@ _USUAL_BATCH = 8192
 #: Batches of other tasks, as powers of two.
 _BATCH_BITS = (9, 16)
 _OPTIMIZERS: list[Optimizer] = sorted(name for name in get_args(Optimizer) if name in CPU_OPTIMIZERS)
+#: Share of the tasks whose tables are of the pool; its rows and batch are divided, as in the suites for CPUs.
 _OF_POOL = 0.65
+_POOL, _SCALE = "synthetic-2021", 8
+_POOL_WIDTHS = (4, 8, 16, 32, 64, 128)
 #: Tables that are made.
 _SPACE = Space(pooling=(0.1, 200.0), rows=(10, 4_000_000))
-_WIDEST = (*DIMS[2:], 256)
+_WIDEST = (16, 32, 64, 128, 256)
 #: What one step may take over all devices: ids, values that they gather, and pooled values. Tasks that are not of the
 #: usual kind draw a share of the limit, log-uniform, so that small ones are as frequent as large ones.
 _USUAL_LIMITS = (8e6, 5e8, 1e8)
@@ -53,166 +63,83 @@ _MADE_BYTES = _POOL_BYTES // 3
 #: Plans by their number within a task, modulo so many kinds: the first kind is placed anywhere, the others are
 #: balanced, and the last kind has up to six shards moved.
 _KINDS = 4
-_MOVED = (1, 6)
+_MOVED = 6
 _NO_CUTS = 0.3
 _CUTS = (1, 12)
 #: Plans are balanced by an analytic cost, with an error of up to so much in its logarithm.
 _ERRORS = (0.05, 0.8)
 
 
-def plans_per_task(role: Role) -> int:
-    """Return how many plans of a task of this role are measured; tests are about how plans are ranked."""
-    return 6 if role == "test" else 4
+def num_devices(seed: int, role: Role, number: int) -> int:
+    """Return the number of devices of a task."""
+    return pick(random_of(seed, "step task", role, number), DEVICES)
 
 
-class StepTask(NamedTuple):
-    """The plans of one task.
-
-    Attributes:
-        of_pool: whether tables are of the pool.
-        plans: shard sets of each plan's devices, None where a device holds nothing.
-    """
-
-    of_pool: bool
-    plans: tuple[tuple[ShardSet | None, ...], ...]
-
-    def digests(self, plan: int) -> list[str | None]:
-        """Return the identity of what each device of a plan holds, as of a shard set that is measured alone."""
-        return [None if held is None else shard_set_digest(held, of_pool=self.of_pool) for held in self.plans[plan]]
-
-    def digest(self, plan: int) -> str:
-        """Return the identity of a plan."""
-        return sha256(canonical_json(self.digests(plan)))
-
-
-class StepSampler:
-    """Draws tasks and their plans.
-
-    Args:
-        seed: of all draws.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def devices(self, role: Role, number: int) -> int:
-        """Return the number of devices of a task."""
-        return self._random(role, number).choice(DEVICES)
-
-    @functools.lru_cache(maxsize=8)  # noqa: B019  (lives as long as one collection)
-    def task(self, role: Role, number: int) -> StepTask:
-        """Return a task's plans."""
-        rng = self._random(role, number)
-        devices = rng.choice(DEVICES)
-        while True:
-            usual = rng.chance(_USUAL)
-            batch_size = _USUAL_BATCH if usual else 1 << rng.integer(*_BATCH_BITS)
-            precision: Precision = "fp32" if usual else rng.choice(("fp32", "fp16"))
-            optimizer: Optimizer = "exact_sgd" if usual else rng.choice(_OPTIMIZERS)
-            of_pool = rng.chance(_OF_POOL)
-            shards = self._shards(rng, role, number, devices, batch_size, of_pool=of_pool)
-            share = math.exp(rng.uniform(math.log(_LEAST_SHARE), 0.0))
-            limits = np.array(_USUAL_LIMITS) if usual else share * np.array(_LIMITS)
-            kept = _within_limits(shards, limits, batch_size, precision, optimizer, of_pool=of_pool)
-            if len(kept) >= max(4, devices):
-                break
-        plans = []
-        for kind in range(plans_per_task(role)):
-            placed = _placed(rng, kept, devices, kind % _KINDS)
-            held = (ShardSet.in_order(on, batch_size, precision, optimizer) if on else None for on in placed)
-            plans.append(tuple(held))
-        return StepTask(of_pool, tuple(plans))
-
-    def _random(self, role: Role, number: int) -> StableRandom:
-        return StableRandom(self._seed, "step task", role, number)
-
-    def _shards(
-        self, rng: StableRandom, role: Role, number: int, devices: int, batch_size: int, *, of_pool: bool
-    ) -> list[ShardSpec]:
-        """Draw whole tables, more than may fit."""
-        count = rng.log_integer(2 * devices, _MOST_TABLES[devices])
-        low = rng.integer(0, 3)
-        dims = DIMS[low : rng.integer(low, len(DIMS) - 1) + 1]
+def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
+    """Return the plans of a task: four, and six of tests, which are about how plans are ranked."""
+    rng = random_of(seed, "step task", role, number)
+    devices = pick(rng, DEVICES)
+    while True:
+        usual = rng.random_sample() < _USUAL
+        batch_size = _USUAL_BATCH if usual else 1 << rng.randint(_BATCH_BITS[0], _BATCH_BITS[1] + 1)
+        precision: Precision = "fp32" if usual else pick(rng, ("fp32", "fp16"))
+        optimizer: Optimizer = "exact_sgd" if usual else pick(rng, _OPTIMIZERS)
+        of_pool = rng.random_sample() < _OF_POOL
+        count = log_integer(rng, 2 * devices, _MOST_TABLES[devices])
         if of_pool:
-            train, test = _pool_halves()
-            tables = rng.sample(test if role == "test" else train, count)
-            return [whole_table(table, rng.choice(dims)) for table in tables]
-        names = [f"steps-{role}-{self._seed}-{number}-{i}" for i in range(count)]
-        made = [draw_table(rng, _SPACE, role, name, batch_size) for name in names]
-        return [whole_table(table, draw_width(rng, UNIT, rng.choice(_WIDEST))) for table in made]
+            shards = _of_pool(rng, role, count)
+        else:
+            made = [
+                draw_table(rng, _SPACE, role, f"steps-{role}-{seed}-{number}-{i}", batch_size) for i in range(count)
+            ]
+            shards = [whole_table(table, draw_width(rng, UNIT, pick(rng, _WIDEST))) for table in made]
+        limits = np.array(_USUAL_LIMITS) if usual else log_number(rng, _LEAST_SHARE, 1.0) * np.array(_LIMITS)
+        free = _POOL_BYTES if of_pool else _MADE_BYTES
+        kept = []
+        for shard in shards:
+            ids = batch_size * shard.table.pooling_factor
+            amounts = np.array([ids, ids * shard.width, batch_size * shard.width])
+            size = block_bytes(shard.num_rows, shard.width, precision, optimizer)
+            if size <= free and (amounts <= limits).all():
+                free -= size
+                limits -= amounts
+                kept.append(shard)
+        if len(kept) >= max(4, devices):
+            break
+    plans = []
+    for kind in range(6 if role == "test" else 4):
+        placed = _placed(rng, kept, devices, kind % _KINDS)
+        plans.append(tuple(ShardSet.in_order(on, batch_size, precision, optimizer) if on else None for on in placed))
+    return plans
+
+
+def _of_pool(rng: np.random.RandomState, role: Role, count: int) -> list[ShardSpec]:
+    train, test = _pool_halves()
+    tables = test if role == "test" else train
+    low = rng.randint(4)
+    widths = _POOL_WIDTHS[low : rng.randint(low, len(_POOL_WIDTHS)) + 1]
+    return [whole_table(tables[i], pick(rng, widths)) for i in rng.permutation(len(tables))[:count]]
 
 
 @functools.cache
 def _pool_halves() -> tuple[Sequence[EmbeddingTable], Sequence[EmbeddingTable]]:
-    """Return the tables of the train half and of the test half, scaled as on the CPU."""
-    setup = SETUPS["cpu"]
-    train, test = load_pool(setup.pool).split()
-    return train.scaled(setup.scale).tables, test.scaled(setup.scale).tables
+    train, test = load_pool(_POOL).split()
+    return train.scaled(_SCALE).tables, test.scaled(_SCALE).tables
 
 
-def _within_limits(
-    shards: Sequence[ShardSpec], limits: Floats, batch_size: int, precision: Precision, optimizer: Optimizer, *,
-    of_pool: bool,
-) -> list[ShardSpec]:  # fmt: skip
-    """Leave out shards that exceed what is left of the memory or of the work."""
-    free = _POOL_BYTES if of_pool else _MADE_BYTES
-    kept = []
-    for shard in shards:
-        ids = batch_size * shard.table.pooling_factor
-        amounts = np.array([ids, ids * shard.width, batch_size * shard.width])
-        size = block_bytes(shard.num_rows, shard.width, precision, optimizer)
-        if size <= free and (amounts <= limits).all():
-            free -= size
-            limits = limits - amounts
-            kept.append(shard)
-    return kept
-
-
-def _placed(rng: StableRandom, shards: Sequence[ShardSpec], devices: int, kind: int) -> list[list[ShardSpec]]:
+def _placed(rng: np.random.RandomState, shards: Sequence[ShardSpec], devices: int, kind: int) -> list[list[ShardSpec]]:
     """Return what each device of a plan of a kind holds."""
-    cuts = 0 if rng.chance(_NO_CUTS) else rng.log_integer(*_CUTS)
+    cuts = 0 if rng.random_sample() < _NO_CUTS else log_integer(rng, *_CUTS)
+    placed: list[list[ShardSpec]] = [[] for _ in range(devices)]
     if kind == 0:
-        return _placed_anywhere(rng, shards, devices)
-    placed = _balanced(rng, shards, devices, rng.uniform(*_ERRORS), cuts)
+        # How unevenly devices are preferred is random, too.
+        weights = rng.uniform(0.2, 1.0, devices)
+        for shard, device in zip(shards, rng.choice(devices, len(shards), p=weights / weights.sum()), strict=True):
+            placed[device].append(shard)
+        return placed
+    placed = balanced(rng, shards, devices, error=rng.uniform(*_ERRORS), cuts=cuts)
     if kind == _KINDS - 1:
-        for _ in range(rng.integer(*_MOVED)):
-            source = rng.choice([device for device in placed if device])
-            rng.choice(placed).append(source.pop(rng.integer(0, len(source) - 1)))
-    return placed
-
-
-def _placed_anywhere(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> list[list[ShardSpec]]:
-    """Put every shard on a random device; how unevenly devices are preferred is random too."""
-    weights = [rng.uniform(0.2, 1.0) for _ in range(devices)]
-    placed: list[list[ShardSpec]] = [[] for _ in range(devices)]
-    for shard in shards:
-        rest = rng.uniform(0, sum(weights))
-        device = 0
-        while device < devices - 1 and rest > weights[device]:
-            rest -= weights[device]
-            device += 1
-        placed[device].append(shard)
-    return placed
-
-
-def _balanced(
-    rng: StableRandom, shards: Sequence[ShardSpec], devices: int, error: float, cuts: int
-) -> list[list[ShardSpec]]:
-    """Halve costly tables by columns, and place the costliest shard first on the device with the least load."""
-    shards = list(shards)
-    for _ in range(cuts):
-        wide = [i for i, shard in enumerate(shards) if shard.width >= 2 * UNIT]
-        if not wide:
-            break
-        i = max(wide, key=lambda k: analytic_cost(shards[k]) * rng.uniform(0.7, 1.3))
-        half = shards[i].width // 2 // UNIT * UNIT
-        shards.append(shards[i]._replace(width=shards[i].width - half))
-        shards[i] = shards[i]._replace(width=half)
-    guesses = [(analytic_cost(s) * math.exp(error * rng.uniform(-1.0, 1.0)), n) for n, s in enumerate(shards)]
-    loads = [0.0] * devices
-    placed: list[list[ShardSpec]] = [[] for _ in range(devices)]
-    for guess, n in sorted(guesses, reverse=True):
-        device = loads.index(min(loads))
-        placed[device].append(shards[n])
-        loads[device] += guess
+        for _ in range(rng.randint(1, _MOVED + 1)):
+            source = pick(rng, [device for device in placed if device])
+            pick(rng, placed).append(source.pop(rng.randint(len(source))))
     return placed

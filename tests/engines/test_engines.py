@@ -115,13 +115,3 @@ def test_the_command_line_takes_an_engine(tmp_path, capsys):
     assert "unknown engine 'dask'" in capsys.readouterr().err
     assert main([*arguments, "--out", str(tmp_path / "b"), "--workers", "2"]) == 2
     assert "engine 'here' has one" in capsys.readouterr().err
-
-
-@pytest.mark.measured
-def test_samples_are_collected_in_another_process(tmp_path):
-    pytest.importorskip("fbgemm_gpu")
-    arguments = ["collect", "--preset", "quick", "--compute", "2", "--steps", "0", "--engine", "loky"]
-    assert main([*arguments, "--out", str(tmp_path)]) == 0
-    lines = (tmp_path / "measurements.jsonl").read_text().splitlines()
-    assert len({json.loads(line)["sample_id"] for line in lines}) == len(lines) == 2
-    assert main([*arguments, "--out", str(tmp_path), "--quiet", "0.1"]) == 2

@@ -111,13 +111,6 @@ def test_a_run_outlives_a_node_that_leaves(cluster, tmp_path):
     cluster.wait_for_nodes()
 
 
-def test_samples_are_collected_on_all_nodes(cluster, tmp_path):
-    pytest.importorskip("fbgemm_gpu")
-    arguments = ["collect", "--preset", "quick", "--compute", "4", "--steps", "0", "--engine", "ray"]
-    assert main([*arguments, "--out", str(tmp_path / "data")]) == 0
-    assert (tmp_path / "data/compute.parquet").exists()
-
-
 def test_without_a_cluster_one_line_says_so(tmp_path, capsys):
     pytest.importorskip("ray")
     arguments = ["run", "--suite", "tiny-v1", "--cost", "roofline", "--out", str(tmp_path), "--engine", "ray"]

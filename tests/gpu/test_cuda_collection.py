@@ -17,20 +17,14 @@ pytestmark = [
 ]
 
 
-def test_a_small_survey_of_a_gpu(tmp_path):
+def test_a_small_collection_of_a_gpu_and_the_same_command_adds_nothing(tmp_path):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-    from shardgym.costs.simulator.sample_files import read_compute
+    from shardgym.training.samples import read_compute
 
-    summary = collect(tmp_path, device="cuda", preset="survey", compute=60, repeat_share=0.2)
+    summary = collect(tmp_path, device="cuda", samples=40)
     assert not summary.failed
-    assert set(summary.counts["compute"]) == {"oracle", "judge", "test", "plans"}
-    samples = read_compute(tmp_path)
-    assert set(samples.shards.batch.tolist()) == {65_536.0}
-    assert (samples.ms > 0).all()
-
-
-def test_the_same_command_adds_nothing(tmp_path):
-    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-    first = collect(tmp_path, device="cuda", preset="quick", compute=10)
-    again = collect(tmp_path, device="cuda", preset="quick", compute=10)
-    assert (again.counts, again.measured.get("compute", 0)) == (first.counts, 0)
+    assert set(summary.counts["compute"]) == {"oracle", "judge", "test"}
+    assert (read_compute(tmp_path).ms > 0).all()
+    lines = (tmp_path / "measurements.jsonl").read_bytes()
+    assert collect(tmp_path, device="cuda", samples=40).counts == summary.counts
+    assert (tmp_path / "measurements.jsonl").read_bytes() == lines

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from board_toys import board_of, record, write
 
-from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, BoardAgreement, ModelAgreement, shipped_agreement
+from shardgym.costs.simulator.model_card import AGREEMENT, REPEAT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
 from shardgym.leaderboard import load_boards, rank
 from shardgym.leaderboard.notes import cautions, footer
@@ -68,18 +68,15 @@ def test_what_forbids_comparisons_and_settings_are_told(tmp_path, rows, run, exp
 
 
 FOUND = Agreement(
-    "dlrm4-v1", 12, 16, "2026-01-01T00:00:00+00:00", "lab", ModelAgreement(0.9, 0.05),
-    {"oracle": ModelAgreement(0.89, 0.06, version="1-a"), "judge": ModelAgreement(0.87, 0.07, version="1")},
+    51, ("lab",), "2026-01-01T00:00:00+00:00",
+    {REPEAT: ModelAgreement(0.81, 0.76), "oracle": ModelAgreement(0.6, 0.9, "1-a"),
+     "judge": ModelAgreement(0.59, 0.57, "1")},
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("right", "begin"), [(0.57, "Screening"), (0.7, "Held against measurements")])
 def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, monkeypatch, right, begin):
-    of_judge = {"judge": BoardAgreement(0.59, right, "1"), "oracle": BoardAgreement(0.6, 0.9, "1-a")}
-    again = BoardAgreement(0.81, 0.76, "")
-    found = dataclasses.replace(
-        FOUND, board_tasks=51, board_hardware=("lab",), board_models=of_judge, board_repeat=again
-    )
+    found = dataclasses.replace(FOUND, models=FOUND.models | {"judge": ModelAgreement(0.59, right, "1")})
     board = board_of(tmp_path, {"one": [1.0]}, judge="simulator")
     assert cautions(board) == []  # nothing ships for this hardware
     monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: found)
@@ -88,6 +85,7 @@ def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, mo
         f"{begin}: on the plans of solvers for 51 measurements of tasks of boards (lab), tau of this"
     )
     assert f"judge is 0.59, and of pairs that differ by less than 5% it orders {right:.0%} as measured" in note
+    assert "as measured; of another measurement, 0.81 and 76%." in note
     assert ("Differences below 5% say nothing" in note) == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
 

@@ -228,7 +228,7 @@ class ComputeNet:
 
     def _of_context(self, name: str, context: Array | None) -> Array:
         value = self.params[f"fixed.{name}"]
-        return value if context is None else _mixed(*value, context)
+        return value if context is None else _mixed(value[0], value[1], context)
 
     def _standardised(self, features: Array) -> Array:
         x = (features - self.params["fixed.feature_mean"]) / self.params["fixed.feature_scale"]

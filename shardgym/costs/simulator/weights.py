@@ -106,7 +106,7 @@ def save_weights(path: Path, weights: Weights) -> str:
     tensors |= {f"density.{name}": np.array(value, order="C") for name, value in weights.density._asdict().items()}
     if weights.lines is not None:
         tensors["step.lines"] = np.array(weights.lines, order="C")
-    header = {
+    header: dict[str, Any] = {
         "schema": SCHEMA, "role": weights.role, "hardware": weights.hardware,
         "precisions": list(weights.precisions), "optimizers": list(weights.optimizers),
         "context": CONTEXTS[weights.context],

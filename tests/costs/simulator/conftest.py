@@ -44,59 +44,65 @@ def content(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats: int = 1) -> list:
-    from shardgym.costs.simulator.samples import ComputeRow
+def row_of(tables, rng, **columns) -> dict:
+    """What a device that holds tables takes, with noise."""
+    forward, backward = np.array(formula_ms(tables)) * np.exp(rng.normal(0, 0.03, 2))
+    return {
+        "batch_size": BATCH, "precision": "fp32", "optimizer": "exact_sgd",
+        "num_embeddings": [t.num_embeddings for t in tables], "embedding_dim": [t.embedding_dim for t in tables],
+        "pooling_factor": [t.pooling_factor for t in tables],
+        "reuse_histogram": [list(t.reuse_histogram) for t in tables], "table_name": [t.name for t in tables],
+        "forward_ms": float(forward), "backward_ms": float(backward), "noise": 0.03, **columns,
+    }  # fmt: skip
 
+
+def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats: int = 1) -> list[dict]:
     rows = []
     for n in range(count):
         tables = [pool[i] for i in rng.choice(len(pool), size=rng.integers(1, 9), replace=False)]
         for repeat in range(repeats):
-            forward, backward = np.array(formula_ms(tables)) * np.exp(rng.normal(0, 0.03, 2))
-            rows.append(ComputeRow(
-                f"{role}-{n}-{repeat}", role, content(role, n), repeat, BATCH, "fp32", "exact_sgd",
-                [t.num_embeddings for t in tables], [t.embedding_dim for t in tables],
-                [t.pooling_factor for t in tables], [list(t.reuse_histogram) for t in tables],
-                [t.name for t in tables], float(forward), float(backward), 0.03,
-            ))  # fmt: skip
+            names = {"sample_id": f"{role}-{n}-{repeat}", "role": role, "content": content(role, n), "repeat": repeat}
+            rows.append(row_of(tables, rng, **names))
     return rows
 
 
-def step_rows(rng, role: str, pool: list[EmbeddingTable], plans: int, repeats: int = 1) -> list:
+def step_rows(rng, role: str, pool: list[EmbeddingTable], plans: int, repeats: int = 1) -> list[dict]:
     """Rows of plans of three to eight tables on two to four devices; other parts take a share of the samples' time."""
-    from shardgym.costs.simulator.samples import STEP_PARTS, StepRow
+    from shardgym.training.samples import STEP_PARTS
 
     rows = []
     for n in range(plans):
         devices = int(rng.integers(2, 5))
         tables = [pool[i] for i in rng.choice(len(pool), size=rng.integers(3, 9), replace=False)]
         on = rng.integers(0, devices, len(tables))
+        samples = BATCH // devices
+        of_plan = {
+            "plan": f"{role}/{n}/0", "num_devices": devices, "samples": samples, "plan_shards": len(tables),
+            "plan_ids": BATCH * sum(t.pooling_factor for t in tables),
+            "plan_columns": sum(t.embedding_dim for t in tables), "role": role,
+        }  # fmt: skip
         for repeat, device in itertools.product(range(repeats), sorted(set(on.tolist()))):
             held = [table for table, where in zip(tables, on, strict=True) if where == device]
-            forward, backward = np.array(formula_ms(held)) * np.exp(rng.normal(0, 0.03, 2))
-            samples = BATCH // devices
+            row = row_of(held, rng, **of_plan, device=device, repeat=repeat, content=content(role, n, device))
             parts = 0.1 + 1e-4 * samples * len(tables) * np.exp(rng.normal(0, 0.03, len(STEP_PARTS)))
-            rows.append(StepRow(
-                f"steps/{role}/{n}/{device}/{repeat}", role, content(role, n, device), repeat, BATCH, "fp32",
-                "exact_sgd", [t.num_embeddings for t in held], [t.embedding_dim for t in held],
-                [t.pooling_factor for t in held], [list(t.reuse_histogram) for t in held], [t.name for t in held],
-                float(forward), float(backward), 0.03,
-                f"{role}/{n}/0", device, devices, samples, len(tables),
-                BATCH * sum(t.pooling_factor for t in tables), sum(t.embedding_dim for t in tables), *parts.tolist(),
-            ))  # fmt: skip
+            row |= {f"{part}_ms": ms for part, ms in zip(STEP_PARTS, parts.tolist(), strict=True)}
+            rows.append(row | {"sample_id": f"steps/{role}/{n}/{device}/{repeat}"})
     return rows
 
 
-def data_info(kind: str, hardware: str = TAG):
-    from shardgym.costs.simulator.sample_files import DataInfo
+@pytest.fixture(scope="session")
+def write_samples():
+    """Write rows by kind, or by name of a file that begins with the kind, into a folder."""
+    from shardgym.training.samples import DataInfo, write_rows
 
-    return DataInfo(kind, hardware, {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
+    def write(folder: Path, rows: dict[str, list], hardware: str = TAG) -> Path:
+        folder.mkdir(exist_ok=True)
+        info = DataInfo(hardware, {"shardgym": "test"}, {"of": hardware}, "2026-01-01T00:00:00+00:00")
+        for name, of_kind in rows.items():
+            write_rows(folder / f"{name}.parquet", "steps" if name.startswith("steps") else "compute", of_kind, info)
+        return folder
 
-
-def write_samples(folder: Path, rows: dict[str, list], hardware: str = TAG) -> None:
-    from shardgym.costs.simulator.sample_files import write_rows
-
-    for kind in ("compute", "steps"):
-        write_rows(folder / f"{kind}-0.parquet", rows[kind], data_info(kind, hardware))
+    return write
 
 
 @pytest.fixture(scope="session")
@@ -117,15 +123,13 @@ def made_up_rows() -> dict[str, list]:
 
 
 @pytest.fixture(scope="session")
-def data_folder(made_up_rows, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("samples")
-    write_samples(folder, made_up_rows)
-    return folder
+def data_folder(made_up_rows, write_samples, tmp_path_factory) -> Path:
+    return write_samples(tmp_path_factory.mktemp("samples"), made_up_rows)
 
 
 @pytest.fixture(scope="session")
 def quick_settings():
-    from shardgym.training.train import FitSettings
+    from shardgym.training.fitting import FitSettings
 
     return FitSettings(epochs=60, least_steps=0, batch=64, members=2, weight_decay=2.0)
 

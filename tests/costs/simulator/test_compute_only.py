@@ -13,13 +13,8 @@ pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 
 @pytest.fixture(scope="module")
-def compute_data(made_up_rows, tmp_path_factory):
-    from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-
-    folder = tmp_path_factory.mktemp("compute-samples")
-    info = DataInfo("compute", "made-up", {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
-    write_rows(folder / "compute.parquet", made_up_rows["compute"], info)
-    return folder
+def compute_data(made_up_rows, write_samples, tmp_path_factory):
+    return write_samples(tmp_path_factory.mktemp("compute-samples"), {"compute": made_up_rows["compute"]})
 
 
 @pytest.fixture(scope="module")

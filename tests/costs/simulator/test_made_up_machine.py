@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import Groups, shards_of
@@ -22,7 +22,7 @@ from shardgym.costs.simulator.weights import load_weights, networks_of
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 pytest.importorskip("sklearn", reason="needs the extra 'data'")
 
-SPACE = {"batch": "256:4096", "pooling": "0.1:40", "rows": "10:1e6", "shards": "1:12", "width": "4:128"}
+SPACE = {"batch": [256, 4096], "pooling": [0.1, 40], "rows": [10, 10**6], "shards": [1, 12], "width": [4, 128]}
 STATE = {"exact_sgd": 1.0, "rowwise_adagrad": 1.3, "adagrad": 2.0}
 
 
@@ -38,31 +38,29 @@ def formula_ms(shard_set):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Collect with toys for the oracle and the judge, and train both with the command."""
+    """Collect with toys on two days, and train oracle and judge with the command."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import collection_toys
 
     from shardgym.cli import main
     from shardgym.costs.fbgemm.jobs import StepTimes
-    from shardgym.training.measuring import reference_set
 
     with pytest.MonkeyPatch.context() as patch:
         pool, *_ = collection_toys.install(patch)
         rng = np.random.default_rng(0)
 
         def answer(self, job):
-            noise = 1.0 if job.shard_set == reference_set() else np.exp(rng.normal(0, 0.03))
+            noise = np.exp(rng.normal(0, 0.03))
             return job, StepTimes(np.array([formula_ms(job.shard_set)] * job.iterations) * noise)
 
         patch.setattr(pool, "_answer", answer)
         root = tmp_path_factory.mktemp("wide")
-        axes = [part for axis, ends in SPACE.items() for part in ("--axis", f"{axis}={ends}")]
-        for role, compute in (("oracle", "240"), ("judge", "130")):
-            sizes = ["--compute", compute, "--steps", "0", "--quiet", "0.5"]
-            assert main(["collect", "--out", str(root / role), "--preset", role, "--json", *sizes, *axes]) == 0
-        data = [str(root / "oracle"), str(root / "judge")]
+        (root / "space.json").write_text(json.dumps(SPACE))
+        for day in ("0", "1"):
+            sizes = ["--samples", "200", "--steps", "0", "--space", str(root / "space.json"), "--seed", day]
+            assert main(["collect", "--out", str(root / day), "--json", *sizes]) == 0
         options = ["--epochs", "40", "--json"]
-        assert main(["pretrain", *data, "-o", str(root / "model"), *options]) == 0
+        assert main(["pretrain", str(root / "0"), str(root / "1"), "-o", str(root / "model"), *options]) == 0
     return root
 
 
@@ -112,18 +110,17 @@ def test_far_outside_twice_the_batch_is_twice_the_time(networks):
     assert larger / large == pytest.approx(2, rel=0.1)
 
 
-def test_errors_are_near_the_noise_and_transfer_is_reported(model):
-    from shardgym.training.train import FitSettings
+def test_errors_are_near_the_noise(model):
+    from shardgym.training.fitting import FitSettings
 
     card = json.loads((model / "oracle.json").read_text())
     assert card["errors"]["compute"]["mape"] < 0.2
-    assert card["errors"]["transfer_compute"]["samples"] > 10
     assert card["settings"] == dataclasses.asdict(FitSettings(epochs=40, least_steps=0))
-    paces = {"oracle/compute.parquet": [1.0, 1.0], "judge/compute.parquet": pytest.approx([1.0, 1.0], abs=0.1)}
-    assert card["paces"] == paces  # the made-up machine is the same on all days
+    assert set(card["data_sha256"]) == set(card["paces"]) == {"0/compute.parquet", "1/compute.parquet"}
+    # The made-up machine is the same on all days.
+    assert all(pace == pytest.approx([1.0, 1.0], abs=0.1) for pace in card["paces"].values())
     judge = json.loads((model / "judge.json").read_text())
     assert judge["errors"]["compute"]["mape"] < 0.35
-    assert set(card["data_sha256"]) == {"oracle/compute.parquet", "judge/compute.parquet"}
 
 
 def test_the_cost_prices_any_data_type_and_adds_up(model):
@@ -142,23 +139,6 @@ def test_what_is_unlike_the_data_as_a_whole_is_noted(model):
             plan = ShardingPlan.table_wise(task, [0, 1, 0, 1])
             (found,) = cost.evaluate(task, [plan])
             assert (f"{UNFAMILIAR}: what a device holds" in found.notes) == unlikely
-
-
-def test_samples_of_the_pool_for_transfer_are_refused_in_roles_that_learn(folders, tmp_path):
-    from shardgym.costs.simulator.sample_files import read_file, read_info
-    from shardgym.training.data import load_data
-
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    path = folders / "oracle" / "compute.parquet"
-    _, table = read_file(path, "compute")
-    roles = [{"transfer": "oracle"}.get(role, role) for role in table.column("role").to_pylist()]
-    changed = table.set_column(table.schema.get_field_index("role"), "role", pa.array(roles))
-    metadata = {b"shardgym": read_info(path).to_json().encode()}
-    pq.write_table(changed.replace_schema_metadata(metadata), tmp_path / "compute.parquet")
-    with pytest.raises(InputError, match=r"synthetic-2022 .* in rows of role 'oracle'"):
-        load_data(tmp_path)
 
 
 def test_data_type_and_optimiser_are_known(networks):

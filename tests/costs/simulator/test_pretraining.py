@@ -13,46 +13,40 @@ pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 from shardgym.cli import main
 from shardgym.costs.simulator.features import Groups, shard_features, work
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.costs.simulator.samples import Labels, with_role
-from shardgym.training.assess import kendall_tau, mape, noise_floor, repeat_pairs
+from shardgym.costs.simulator.weights import load_weights, networks_of
+from shardgym.training.boosting import fit_prior
 from shardgym.training.data import load_data
-from shardgym.training.pretrain import pretrain
-from shardgym.training.priors import fit_prior
-from shardgym.training.torch_ops import log_ms_of
-from shardgym.training.train import FitSettings
+from shardgym.training.fitting import FitSettings, log_ms_of
+from shardgym.training.pretrain import kendall_tau, mape, pretrain, score
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 
 
-def write(folder, rows):
-    for kind in ("compute", "steps"):
-        info = DataInfo(kind, "made-up", {}, {}, "2026-01-01T00:00:00+00:00")
-        write_rows(folder / f"{kind}.parquet", rows[kind], info)
+@pytest.fixture(scope="module")
+def short(data_folder, tmp_path_factory):
+    """Weights of a tiny training."""
+    folder = tmp_path_factory.mktemp("short")
+    pretrain(load_data(data_folder), folder, SHORT, seed=1)
     return folder
 
 
-def without(rows, role):
-    return {kind: [row for row in of_kind if row.role != role] for kind, of_kind in rows.items()}
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(data_folder, tmp_path):
-    data = load_data(data_folder)
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        pretrain(data, tmp_path / name, SHORT, seed)
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short, data_folder, tmp_path):
+    for name, seed in (("same", 1), ("other", 2)):
+        pretrain(load_data(data_folder), tmp_path / name, SHORT, seed)
     for role in ("oracle", "judge"):
-        a, b, c = ((tmp_path / name / f"{role}.safetensors").read_bytes() for name in "abc")
-        assert a == b
-        assert a != c
+        first, same, other = (
+            (folder / f"{role}.safetensors").read_bytes() for folder in (short, tmp_path / "same", tmp_path / "other")
+        )
+        assert first == same
+        assert first != other
 
 
-def test_a_tiny_training_gives_the_weights_it_always_gave(data_folder, tmp_path):
+def test_a_tiny_training_gives_the_weights_it_always_gave(short):
     """Sums over each tensor, recorded when training was as it is; another CPU may add up in another order."""
     from safetensors.numpy import load_file
 
-    pretrain(load_data(data_folder), tmp_path, SHORT, seed=1)
     for role, sums in json.loads(Path(__file__).with_name("golden_weights.json").read_text()).items():
-        found = load_file(tmp_path / f"{role}.safetensors")
+        found = load_file(short / f"{role}.safetensors")
         assert {name: [value.sum(), np.abs(value).sum()] for name, value in found.items()} == {
             name: pytest.approx(expected, rel=1e-4, abs=1e-4) for name, expected in sums.items()
         }
@@ -69,20 +63,16 @@ def test_card_holds_errors_near_the_noise_of_the_fixture(model):
     assert (card.samples["compute"], card.samples["test compute"]) == (400, 120)
     tested = card.samples["test steps"]
     assert tested > 40
-    assert sum(row["samples"] for row in card.error_by_shards) == tested
-    assert sum(row["samples"] for row in card.error_by_dim) == tested
     assert card.errors["step_work"]["mape"] < 0.1
     assert card.errors["step_other_work"]["mape"] < 0.1
     assert len(card.curves["compute"]["valid"]) == 60
-    assert set(card.data_sha256) == {"compute-0.parquet", "steps-0.parquet"}
+    assert set(card.data_sha256) == {"compute.parquet", "steps.parquet"}
 
 
 def test_numpy_serves_what_torch_trained(data_folder, model):
     import torch
 
-    from shardgym.costs.simulator.weights import load_weights, networks_of
-
-    samples = with_role(load_data(data_folder).compute, "test")
+    samples, _ = load_data(data_folder).of("test")
     weights = load_weights(model / "oracle.safetensors", "oracle")
     groups = Groups(samples.counts)
     inputs = [torch.from_numpy(part) for part in (shard_features(samples.shards), work(samples.shards))]
@@ -95,37 +85,29 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
         np.testing.assert_allclose(served, trained.exp().numpy(), rtol=1e-9)
 
 
-def test_without_rows_of_the_judge_only_an_oracle_is_trained(made_up_rows, tmp_path):
-    data = load_data(write(tmp_path, without(made_up_rows, "judge")))
-    cards = pretrain(data, tmp_path / "model", SHORT)
-    assert [card.role for card in cards] == ["oracle"]
-    assert not (tmp_path / "model" / "judge.safetensors").exists()
-
-
-def test_the_judge_does_not_depend_on_the_oracles_rows(made_up_rows, data_folder, tmp_path):
+def test_the_judge_does_not_depend_on_the_oracles_rows_and_need_not_be(made_up_rows, short, write_samples, tmp_path):
     half = {
-        kind: [row for n, row in enumerate(rows) if row.role != "oracle" or n % 2]
+        kind: [row for n, row in enumerate(rows) if row["role"] != "oracle" or n % 2]
         for kind, rows in made_up_rows.items()
     }
-    folder = tmp_path / "half"
-    folder.mkdir()
-    pretrain(load_data(write(folder, half)), tmp_path / "a", SHORT)
-    pretrain(load_data(data_folder), tmp_path / "b", SHORT)
-    judges = [(tmp_path / name / "judge.safetensors").read_bytes() for name in "ab"]
-    oracles = [(tmp_path / name / "oracle.safetensors").read_bytes() for name in "ab"]
-    assert judges[0] == judges[1]
-    assert oracles[0] != oracles[1]
+    pretrain(load_data(write_samples(tmp_path / "half", half)), tmp_path / "a", SHORT, seed=1)
+    for role, same in (("judge", True), ("oracle", False)):
+        one, other = ((folder / f"{role}.safetensors").read_bytes() for folder in (short, tmp_path / "a"))
+        assert (one == other) == same
+    without = {kind: [row for row in rows if row["role"] != "judge"] for kind, rows in made_up_rows.items()}
+    cards = pretrain(load_data(write_samples(tmp_path / "none", without)), tmp_path / "b", SHORT)
+    assert [card.role for card in cards] == ["oracle"]
+    assert not (tmp_path / "b" / "judge.safetensors").exists()
 
 
 def test_metrics_of_numbers_that_can_be_worked_out():
     assert mape(np.array([1.0, 3.0]), np.array([2.0, 2.0])) == 0.5
     assert kendall_tau(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])) == pytest.approx(1 / 3)
-    text = np.array(["x", "y", "x", "z"])
-    labels = Labels(text, text, text, np.array([0, 0, 1, 1]), np.zeros(4), text)
-    pairs = repeat_pairs(labels)
-    assert [p.tolist() for p in pairs] == [[0], [2]]
-    assert noise_floor(np.array([1.0, 9, 2, 9]), pairs) == pytest.approx((0.5 + 1.0) / 2)
-    assert noise_floor(np.array([1.0]), (np.array([], dtype=int), np.array([], dtype=int))) is None
+    measured = np.array([1.0, 9, 2, 9])
+    found = score(2 * measured, measured, (np.array([0]), np.array([2])))
+    assert (found["mape"], found["noise_mape"], found["noise_pairs"]) == (1.0, pytest.approx((0.5 + 1.0) / 2), 1)
+    none = np.array([], dtype=int)
+    assert score(measured, measured, (none, none))["noise_mape"] is None
 
 
 def test_the_analytic_sum_finds_weights_and_none_is_negative():
@@ -145,8 +127,7 @@ def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
     assert "oracle, trained for made-up" in printed.out
     assert "judge, trained for made-up" in printed.out
     assert f"plots are in {out / 'report'}" in printed.err
-    plots = {f"{role}-{name}.png" for role in ("oracle", "judge") for name in ("predicted", "by-shards", "by-dim")}
-    plots.add("oracle-losses.png")
+    plots = {"oracle-predicted.png", "judge-predicted.png", "oracle-losses.png"}
     assert {path.name for path in (out / "report").iterdir()} == plots
     assert all(path.stat().st_size > 5000 for path in (out / "report").iterdir())
     assert main(arguments) == 2
@@ -155,5 +136,5 @@ def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
 
 def test_command_names_what_is_missing(tmp_path, capsys):
     assert main(["pretrain", str(tmp_path), "-o", str(tmp_path / "model")]) == 2
-    assert "no file named compute*.parquet" in capsys.readouterr().err
+    assert "no compute*.parquet or steps*.parquet" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()

@@ -1,11 +1,15 @@
-"""Training a simulator: a network for the oracle, boosted trees for the judge, lines for other parts of a step."""
+"""Fitting a simulator: a network for the oracle, boosted trees for the judge, lines for other parts of a step.
+
+What is known before anything is trained are analytic sums, under networks and trees alike.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +18,12 @@ import torch
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.density import fit_density
 from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
-from shardgym.costs.simulator.oracle import CONTEXTS, ComputeNet, Params
-from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, joined, ragged
+from shardgym.costs.simulator.oracle import CONTEXTS, ComputeNet, Ops, Params
 from shardgym.costs.simulator.weights import Role, Weights
-from shardgym.training.boosting import boost
+from shardgym.costs.step_parts import AMOUNTS, LINES, OF_OWN_SAMPLES
+from shardgym.training.boosting import boost, fit_priors
 from shardgym.training.data import split
-from shardgym.training.priors import fit_lines, fit_priors
-from shardgym.training.torch_ops import log_ms_of, one_thread, tensor
+from shardgym.training.samples import ComputeSamples, StepSamples, joined, ragged
 
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -31,23 +34,20 @@ Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """How a network is trained. The judge's trees have settings of their own.
+    """How a network is trained. The judge's trees have settings of their own."""
 
-    Attributes:
-        epochs: passes over the training samples.
-        least_steps: small data sets are passed over more often, until there are so many steps.
-        batch: samples per step.
-        learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights
-            with signs need larger steps and less decay than others.
-        weight_decay: of AdamW, times the learning rate per step.
-        members: networks trained side by side, each from its own start; the best one is kept.
-    """
-
+    #: Passes over the training samples.
     epochs: int = 100
+    #: Small data sets are passed over more often, until there are so many steps.
     least_steps: int = 600
+    #: Samples per step.
     batch: int = 256
+    #: At its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights with signs need
+    #: larger steps and less decay than others.
     learning_rate: float = 8e-3
+    #: Of AdamW, times the learning rate per step.
     weight_decay: float = 0.03
+    #: Networks trained side by side, each from its own start; the best one is kept.
     members: int = 3
 
 
@@ -86,7 +86,7 @@ def train_role(
         with one_thread():
             trained, curves = _train_network(samples, context, settings, seed, progress)
         params = {key: value.detach().double().numpy() for key, value in trained.items()}
-    learned, held_out = split(samples.labels.content, seed)
+    learned, held_out = split(samples.content, seed)
     vectors = device_vectors(device_parts(samples.shards), Groups(samples.counts))
     weights = Weights(
         role=role,
@@ -109,7 +109,7 @@ def _train_network(
     Returns:
         Fixed parameters and trained ones; and losses by epoch, means over members.
     """
-    train, valid = split(samples.labels.content, seed)
+    train, valid = split(samples.content, seed)
     fixed, loss_of = _problem(samples, context, train)
     layers = initial_layers(settings.members, seed)
     bounds = _weight_bounds()
@@ -234,3 +234,84 @@ def initial_layers(members: int, seed: int) -> Params:
                 drawn = torch.empty(shape).uniform_(-1, 1, generator=generator)
                 params[f"{name}.{layer}.{part}"] = (drawn * bound).requires_grad_()
     return params
+
+
+def step_amounts(steps: StepSamples) -> Floats:
+    """Return what devices handle in each of the other parts of a step, shape (N, 5, 4), by `LINES` and `AMOUNTS`."""
+    shards = steps.compute.shards
+    groups = Groups(steps.compute.counts)
+    batch = shards.batch[groups.starts]
+    item = shards.element_bytes[groups.starts]
+    one = np.ones(len(steps))
+    columns = np.add.reduceat(shards.columns, groups.starts)
+    ids = np.add.reduceat(shards.batch * shards.pooling, groups.starts)
+    of_shards = np.column_stack([one, ids, batch * columns * item, batch * steps.compute.counts])
+    everything = np.column_stack([steps.plan_ids, batch * steps.plan_columns * item, batch * steps.plan_shards])
+    of_samples = np.column_stack([one, (steps.samples / batch)[:, None] * everything])
+    amounts = np.zeros((len(steps), len(LINES), len(AMOUNTS)))
+    for part, names in enumerate(LINES.values()):
+        known = [0, *(AMOUNTS.index(name) for name in names)]
+        amounts[:, part, known] = (of_samples if part in OF_OWN_SAMPLES else of_shards)[:, known]
+    return amounts
+
+
+def fit_lines(steps: StepSamples) -> Floats:
+    """Fit the other work of a step to what devices handle: ms by `LINES` and `AMOUNTS`, shape (5, 4), none negative.
+
+    Errors count relative to the compute of the device, as small parts of long steps do not matter.
+    """
+    from scipy import optimize
+
+    amounts = step_amounts(steps)
+    weight = 1 / steps.compute.ms.sum(axis=1)
+    lines = np.zeros(amounts.shape[1:])
+    for part in range(len(lines)):
+        scale = np.maximum(amounts[:, part].mean(axis=0), 1e-9)
+        weighted = amounts[:, part] / scale * weight[:, None]
+        lines[part] = optimize.nnls(weighted, steps.parts_ms[:, part] * weight)[0] / scale
+    return lines
+
+
+# --- torch, as networks are trained with it ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, so that sums are always added up in the same order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def tensor(array: Floats) -> torch.Tensor:
+    """Return an array in the single precision that networks are trained in."""
+    return torch.from_numpy(array).float()
+
+
+def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return x.clamp(low, high)
+
+
+def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
+    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
+
+
+#: Like `shardgym.costs.simulator.oracle.NUMPY`, over tensors.
+TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, torch.maximum, torch.minimum, _clip, _concat)
+
+
+def log_ms_of(
+    params: Params, features: torch.Tensor, amounts: torch.Tensor, groups: Groups, context: torch.Tensor
+) -> torch.Tensor:
+    """Return the logarithms of forward and backward ms of whole devices of contexts (G, 1), shape (K, G, 2)."""
+    network = ComputeNet(params, TORCH)
+    ids = torch.from_numpy(groups.ids)
+    latents = network.encode(features, amounts, context.index_select(-2, ids))
+    empty = latents.new_zeros((*latents.shape[:-2], len(groups), latents.shape[-1]))
+    sums: torch.Tensor = empty.index_add(-2, ids, latents)
+    log_ms: torch.Tensor = network.head(sums, context)
+    return log_ms

@@ -2,15 +2,14 @@
 
     python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline] [--suite S]
         [--pool P] [--pool-tasks N] [--reward terminal] [--observation compact] [--plans] [--envs 64,1024,4096]
-        [--processes 2] [--profile] [--json] [--page docs/environments.md]
+        [--json] [--page docs/environments.md]
 
 By default tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
 observations timed: every step prices devices and the placement, and the last one the plan. Infos hold no plans, as
 training needs none; with `--plans` they do. A step places a table or a
 shard, or cuts it; the calls that only reset an environment are not counted, their time is. Actions are drawn from all
 environments' masks at once; that time is told apart. Every task has been prepared before the clock starts, as each is
-prepared once however long one trains; what that takes is told, too. With several processes each has environments of its
-own, and their steps are added up. `--profile` shows where the time of stepping goes.
+prepared once however long one trains; what that takes is told, too.
 
 The reference is Gymnasium's wrapper around single environments (`vectorization_mode="sync"`) in the same run, which
 gives the same rewards. The ratio is of steps per second of processor time, which neighbours on a shared core disturb
@@ -23,15 +22,10 @@ its own cost net), measured on the same kind of machine on another day: the rati
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
-import multiprocessing
 import os
-import pstats
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +51,6 @@ WRAPPED = 16
 WRAPPED_TASKS = 64
 #: Steps before the clock starts.
 MIXING_STEPS = 60
-#: Lines of a profile.
-_PROFILED = 40
 _HEADERS = (
     "environment",
     "cost",
@@ -81,7 +73,6 @@ class Case(NamedTuple):
     settings: dict[str, Any]
     tasks: int
     seconds: float
-    profile: bool = False
 
 
 class Timing(NamedTuple):
@@ -92,6 +83,11 @@ class Timing(NamedTuple):
     stepping_s: float
     drawing_s: float
     processor_s: float
+
+    @property
+    def rate(self) -> float:
+        """Steps per second of processor time."""
+        return self.steps / self.processor_s
 
 
 def main() -> None:
@@ -107,14 +103,10 @@ def main() -> None:
     parser.add_argument("--observation", default="timed", help="(%(default)s)")
     parser.add_argument("--plans", action="store_true", help="infos of complete episodes hold plans and their costs")
     parser.add_argument("--envs", default="64,1024,4096", help="numbers of environments (%(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of every measurement (%(default)s)")
-    parser.add_argument("--profile", action="store_true", help="of stepping, in one process")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--page", type=Path, help="whose block 'steps' gets the table")
     arguments = parser.parse_args()
-    if arguments.profile and arguments.processes > 1:
-        parser.error("--profile is of one process: leave out --processes")
     rows = [
         row
         for env_id in arguments.ids.split(",")
@@ -142,41 +134,24 @@ def rows_of(env_id: str, cost: str, arguments: argparse.Namespace) -> list[dict[
     fewer = settings | ({"pool_tasks": few} if arguments.pool else {})
     reference = Case(env_id, "sync", WRAPPED, fewer, few, arguments.seconds)
     numbers = [int(number) for number in arguments.envs.split(",")]
-    natives = [Case(env_id, "native", n, settings, tasks, arguments.seconds, arguments.profile) for n in numbers]
+    natives = [Case(env_id, "native", n, settings, tasks, arguments.seconds) for n in numbers]
     cases = [reference, *natives, reference]
-    before, *native, after = [timed(case, arguments.processes) for case in cases]
-    wrapped = (rate(before) + rate(after)) / 2
+    before, *native, after = map(measured, cases)
+    wrapped = (before.rate + after.rate) / 2
     named = [(f"sync {WRAPPED}", before), *((f"native {n}", t) for n, t in zip(numbers, native, strict=True))]
     return [row(env_id, cost, name, timings, wrapped) for name, timings in named]
 
 
-def row(env_id: str, cost: str, name: str, timings: list[Timing], wrapped: float) -> dict[str, Any]:
+def row(env_id: str, cost: str, name: str, timing: Timing, wrapped: float) -> dict[str, Any]:
     """Return a line of the table; `wrapped` is the reference's rate."""
-    drawing = sum(t.steps / (t.stepping_s + t.drawing_s) for t in timings)
-    steps = sum(t.steps / t.stepping_s for t in timings)
-    preparing = sum(t.preparing_ms for t in timings) / len(timings)
-    rates = round(steps), round(drawing), round(rate(timings)), rate(timings) / wrapped, steps / DREAMSHARD
-    values = env_id, cost, name, preparing, *rates
-    return dict(zip(_HEADERS, values, strict=True))
+    steps = timing.steps / timing.stepping_s
+    drawing = timing.steps / (timing.stepping_s + timing.drawing_s)
+    rates = round(steps), round(drawing), round(timing.rate), timing.rate / wrapped, steps / DREAMSHARD
+    return dict(zip(_HEADERS, (env_id, cost, name, timing.preparing_ms, *rates), strict=True))
 
 
-def rate(timings: list[Timing]) -> float:
-    """Return the steps per second of processor time of all processes together."""
-    return sum(t.steps / t.processor_s for t in timings)
-
-
-def timed(case: Case, processes: int) -> list[Timing]:
-    """Time a case in so many processes at the same time."""
-    if processes == 1:
-        return [measured(case, lambda: None)]
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
-    with ProcessPoolExecutor(processes, context, _remember, (barrier,)) as pool:
-        return list(pool.map(_measured_together, [case] * processes))
-
-
-def measured(case: Case, ready: Callable[[], Any]) -> Timing:
-    """Prepare every task, mix environments up, call `ready`, and time what follows."""
+def measured(case: Case) -> Timing:
+    """Prepare every task, mix environments up, and time what follows."""
     mode = {"native": "vector_entry_point", "sync": "sync"}[case.kind]
     envs = gymnasium.make_vec(
         f"ShardGym/{case.env_id}-v0", num_envs=case.num_envs, vectorization_mode=mode, **case.settings
@@ -194,24 +169,13 @@ def measured(case: Case, ready: Callable[[], Any]) -> Timing:
     # After some episodes the environments no longer end in the same steps.
     for _ in range(MIXING_STEPS):
         masks = envs.step(legal_actions(masks, rng))[0]["action_mask"]
-    ready()
-    profile = cProfile.Profile() if case.profile else None
-    timing = stepped(envs, masks, rng, case.seconds, profile)
+    timing = stepped(envs, masks, rng, case.seconds)
     envs.close()
-    if profile is not None:
-        print(f"{case.env_id}, {case.num_envs} environments", file=sys.stderr)
-        pstats.Stats(profile, stream=sys.stderr).strip_dirs().sort_stats("tottime").print_stats(_PROFILED)
     return timing._replace(preparing_ms=preparing_ms)
 
 
-def stepped(
-    envs: gymnasium.vector.VectorEnv,
-    masks: Any,
-    rng: np.random.Generator,
-    seconds: float,
-    profile: cProfile.Profile | None,
-) -> Timing:
-    """Step for a while; a profile is of the steps alone."""
+def stepped(envs: gymnasium.vector.VectorEnv, masks: Any, rng: np.random.Generator, seconds: float) -> Timing:
+    """Step for a while."""
     steps = 0
     stepping = 0.0
     drawing = 0.0
@@ -222,11 +186,7 @@ def stepped(
         playing = int(masks.any(axis=1).sum())
         drawn = time.perf_counter()
         used = time.process_time()
-        if profile is not None:
-            profile.enable()
         masks = envs.step(actions)[0]["action_mask"]
-        if profile is not None:
-            profile.disable()
         steps += playing
         drawing += drawn - start
         stepping += time.perf_counter() - drawn
@@ -243,14 +203,6 @@ def legal_actions(masks: npt.NDArray[np.int8], rng: np.random.Generator) -> npt.
 
 def _shown(value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else f"{value:,.1f}"
-
-
-def _remember(barrier: Any) -> None:
-    globals()["_barrier"] = barrier
-
-
-def _measured_together(case: Case) -> Timing:
-    return measured(case, globals()["_barrier"].wait)
 
 
 if __name__ == "__main__":

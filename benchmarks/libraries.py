@@ -1,6 +1,6 @@
 """Libraries of reinforcement learning on native environments: steps per second of training, and what they reach.
 
-    python benchmarks/libraries.py [--seconds 120] [--seed 0] [--examples rllib_ppo,tianshou_ppo]
+    python benchmarks/libraries.py [--seconds 120] [--seed 0] [--examples rllib_ppo]
         [--out results/libraries] [--json] [--page docs/environments.md]
 
 Every script in examples/ trains ColumnWise in a process of its own, by default for two minutes of processor time, with
@@ -26,7 +26,7 @@ from fill_pages import fill
 
 ROOT = Path(__file__).parents[1]
 
-EXAMPLES = ("cleanrl_ppo", "maskable_ppo", "torchrl_ppo", "tianshou_ppo", "rllib_ppo")
+EXAMPLES = ("cleanrl_ppo", "maskable_ppo", "rllib_ppo")
 
 
 def main() -> int:

@@ -1,15 +1,12 @@
 """A planner's day at scale: `ShardGymPlanner` and TorchRec's `EmbeddingShardingPlanner` on 300 and 1,000 tables.
 
-    python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--ranks 4] [--cap SECONDS]
+    python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--cap SECONDS]
         [--limit SECONDS] [--page FILE] [--json]
 
 Each planner plans the model, on the meta device, in a process of its own: processor seconds, compiling apart, and the
 peak of its memory above that before planning. With `--limit` TorchRec's plans once more with so many `timeout_seconds`:
 it lists and rates all there is to propose before that, and proposes no more after so many seconds of wall time. Ratings
 are TorchRec's of all plans. A planner that takes longer than `--cap` seconds of processor time is stopped, and says so.
-Then the first of `--devices` ranks of torch's fake process group plans for all; and `--ranks` gloo processes plan
-together, of which the first plans for as many devices: seconds from the first call to the last plan, above planning
-alone. They wait for each other as long as gloo does, for half an hour.
 """
 
 from __future__ import annotations
@@ -22,20 +19,16 @@ import multiprocessing
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
-import torch.distributed as dist
 from fill_pages import fill
 from tabulate import tabulate
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -53,7 +46,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tables", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--devices", type=int, default=64)
-    parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--cap", type=int, default=600, metavar="SECONDS", help="of a planner's processor time")
     parser.add_argument(
         "--limit", type=float, metavar="SECONDS", help="TorchRec's plans once more, with this timeout_seconds"
@@ -74,13 +66,6 @@ def main() -> int:
         for name, plan in planners.items():
             found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
             rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})
-        found = in_process(lambda task=task: measured(by_fake_group, task), options.cap)
-        rows.append({"tables": tables, "devices": options.devices, "planner": "ShardGymPlanner, fake group", **found})
-        few = drawn(tables, options.ranks)
-        alone = in_process(lambda few=few: measured(by_shardgym, few), options.cap)
-        rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner", **alone})
-        found = by_gloo_group(few, options.cap)
-        rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner, gloo group", **found})
     if options.page is not None:
         fill(options.page, "scale", rows, floatfmt=".2f")
     print(json.dumps(rows, indent=1) if options.json else tabulate(rows, headers="keys", floatfmt=".2f"))
@@ -117,20 +102,9 @@ def by_torchrec(task: ShardingTask, limit_s: float | None = None) -> Any:
     return planner.plan(model_from_task(task), get_default_sharders())
 
 
-def planner_of(task: ShardingTask) -> ShardGymPlanner:
-    """Return ours, with its defaults."""
-    return ShardGymPlanner(task.topology, SAMPLES, constraints_of(task))
-
-
 def by_shardgym(task: ShardingTask) -> Any:
-    """Return our plan."""
-    return planner_of(task).plan(model_from_task(task))
-
-
-def by_fake_group(task: ShardingTask) -> Any:
-    """Return our plan, made by the first of as many ranks as there are devices."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=task.num_devices)
-    return planner_of(task).collective_plan(model_from_task(task))
+    """Return our plan, with defaults."""
+    return ShardGymPlanner(task.topology, SAMPLES, constraints_of(task)).plan(model_from_task(task))
 
 
 def measured(plan: Callable[[ShardingTask], Any], task: ShardingTask) -> dict[str, Any]:
@@ -160,59 +134,16 @@ def in_process(work: Callable[[], dict[str, Any]], cap_s: int) -> dict[str, Any]
         return receiver.recv()
     except EOFError:
         process.join()
-        return {"stopped": _why([process], cap_s)}
+        return {"stopped": f"over {cap_s} s" if process.exitcode == -signal.SIGXCPU else "failed, see above"}
     finally:
         process.kill()
         process.join()
 
 
-def _capped(cap_s: int, work: Callable[..., None], *arguments: Any) -> None:
+def _capped(cap_s: int, work: Callable[[], None]) -> None:
     """Work until the process has taken so many seconds of processor time, which end it."""
     resource.setrlimit(resource.RLIMIT_CPU, (cap_s, cap_s + 1))
-    work(*arguments)
-
-
-def _why(processes: list[Any], cap_s: int) -> str:
-    """Return why one of several processes returned nothing."""
-    over = any(process.exitcode == -signal.SIGXCPU for process in processes)
-    return f"over {cap_s} s" if over else "failed, see above"
-
-
-def by_gloo_group(task: ShardingTask, cap_s: int) -> dict[str, Any]:
-    """Return the seconds from the start of all ranks' planning to the last plan, by the slowest rank."""
-    context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
-        for rank in range(task.num_devices):
-            receiver, sender = context.Pipe(duplex=False)
-            work = (cap_s, _rank, task, rank, f"file://{folder}/store", sender)
-            process = context.Process(target=_capped, args=work)
-            process.start()
-            sender.close()
-            pipes.append(receiver)
-            processes.append(process)
-        try:
-            found = [pipe.recv() for pipe in pipes]
-        except EOFError:
-            for process in processes:
-                process.join()
-            return {"stopped": _why(processes, cap_s)}
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-    assert len({plan for *_, plan in found}) == 1, "ranks have different plans"
-    return {"cpu s": sum(cpu for cpu, _, _ in found), "wall s": max(wall for _, wall, _ in found)}
-
-
-def _rank(task: ShardingTask, rank: int, store: str, sender: Connection) -> None:
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=task.num_devices)
-    model = model_from_task(task)
-    dist.barrier()
-    start, wall = time.process_time(), time.monotonic()
-    plan = planner_of(task).collective_plan(model)
-    sender.send((time.process_time() - start, time.monotonic() - wall, str(plan)))
-    dist.barrier()
+    work()
 
 
 if __name__ == "__main__":

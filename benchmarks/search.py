@@ -1,7 +1,6 @@
 """Seconds of the NeuroShard search against the search as published, on the same tasks with the same constants.
 
     python benchmarks/search.py [--weights FOLDER] [--sizes 10x4,35x4,...] [--tasks N] [--plain 10x4] [--json]
-    python benchmarks/search.py --growth [--plot FILE.svg]
     python benchmarks/search.py --sizes 10000x1024 --tasks 1 --whole 0
 
 Sizes are tables x devices. Everything runs on one thread, in turns; seconds are processor seconds. "published" is
@@ -15,7 +14,6 @@ For sizes in `--plain` the plain implementation of the tests runs too, with the 
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import os
@@ -44,12 +42,6 @@ from shardgym.costs.simulator import SimulatorCost
 
 #: Inner searches that are timed where the whole published search takes too long.
 INNER = 3
-#: What is varied, and the values of (tables, devices, beam width) it takes.
-SWEEPS = {
-    "tables": [(tables, 32, 3) for tables in (100, 200, 400, 800, 1600)],
-    "devices": [(400, devices, 3) for devices in (4, 8, 16, 32, 64, 128, 256)],
-    "beam width": [(100, 8, width) for width in (1, 2, 4, 8, 16, 32)],
-}
 
 Result = TypeVar("Result")
 
@@ -62,22 +54,15 @@ def main() -> None:
     parser.add_argument("--plain", default="10x4", help="sizes at which plans are compared (%(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="of every size (%(default)s)")
     parser.add_argument("--whole", type=int, default=100, help="most tables for the whole published search")
-    parser.add_argument("--growth", action="store_true", help="how time grows, instead of ratios")
-    parser.add_argument("--plot", type=Path, help="file for the curves of --growth; needs matplotlib")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cost = SimulatorCost(arguments.weights)
     compiling, again = (timed(lambda: NeuroShard().solve(benchmark_task(10, 4, 0), cost))[1] for _ in range(2))
     print(f"first search {compiling:.1f} s, second {again:.3f} s: compiling, or reading what was", file=sys.stderr)
-    if arguments.growth:
-        rows = growth(cost, arguments.tasks)
-    else:
-        check(parsed(arguments.plain), cost)
-        rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in parsed(arguments.sizes)]
+    check(parsed(arguments.plain), cost)
+    rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in parsed(arguments.sizes)]
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.3f"))
-    if arguments.growth and arguments.plot is not None:
-        plot(rows, arguments.plot)
 
 
 def check(sizes: list[tuple[int, int]], cost: SimulatorCost) -> None:
@@ -115,35 +100,6 @@ def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> floa
     _, some = timed(lambda: [search.over_grid() for _ in itertools.islice(search.children(parent), INNER)])
     inner_searches = children * (1 + settings.beam_width * (settings.levels - 1))
     return first + some / INNER * inner_searches
-
-
-def growth(cost: SimulatorCost, tasks: int) -> list[dict[str, Any]]:
-    """Time the sweeps; medians over tasks. Memory is the most that the process had so far."""
-    rows = []
-    for varied, settings in SWEEPS.items():
-        for tables, devices, width in settings:
-            search = NeuroShard(beam_width=width)
-            chosen = [benchmark_task(tables, devices, seed) for seed in range(tasks)]
-            seconds = [timed(functools.partial(search.solve, task, cost))[1] for task in chosen]
-            rows.append({
-                "varied": varied, "tables": tables, "devices": devices, "beam width": width,
-                "search, s": statistics.median(seconds), "peak memory, MiB": peak_mib(),
-            })  # fmt: skip
-    return rows
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw one curve per sweep, both axes logarithmic."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.5), layout="constrained")
-    for axes, varied in zip(figure.subplots(1, len(SWEEPS), sharey=True), SWEEPS, strict=True):
-        points = [row for row in rows if row["varied"] == varied]
-        axes.loglog([row[varied] for row in points], [row["search, s"] for row in points], "o-")
-        axes.set(xlabel=varied, title=", ".join(f"{name} {points[0][name]}" for name in SWEEPS if name != varied))
-        axes.grid(visible=True, alpha=0.3)
-    figure.supylabel("seconds of one search, one thread")
-    figure.savefig(path)
 
 
 def parsed(sizes: str) -> list[tuple[int, int]]:

@@ -1,11 +1,9 @@
-"""Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
+"""Our plans against those of TorchRec's planner, by TorchRec's rating and ours.
 
-    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--devices N ...]
-        [--limit SECONDS]
-    python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
-    (both: [--page FILE] [--json]; costs: [--losses FILE])
+    python benchmarks/torchrec_planner.py [--group NAME ...] [--solver NAME ...] [--tasks N] [--devices N ...]
+        [--limit SECONDS] [--losses FILE] [--page FILE] [--json]
 
-`costs`: TorchRec plans every task three times: with its defaults, with its perf-sorted partitioner, and, up to 16
+TorchRec plans every task three times: with its defaults, with its perf-sorted partitioner, and, up to 16
 devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types, and
 run side by side, in as many processes as there are cores. TorchRec always plans by its own rating. Ours plan by the
 cost that is compared: the rating, and the model `gpu` for tasks on GPUs or `roofline` for those on CPUs. Models are
@@ -17,11 +15,6 @@ largest ratio to it. A task for which TorchRec finds no plan is counted under "T
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
 
 "level" counts tasks on which both are equal to 0.05 %.
-
-`times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
-for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
-`torchrec`. A solver that would take more than `--cap` is left out; TorchRec's takes four times as long for twice the
-tables.
 """
 
 from __future__ import annotations
@@ -31,7 +24,6 @@ import json
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -42,7 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
-from drawn_tasks import DRAWN_MODELS, benchmark_task, dcnv2, drawn_model, model_with_300_tables
+from drawn_tasks import DRAWN_MODELS, dcnv2, drawn_model, model_with_300_tables
 from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
@@ -50,7 +42,6 @@ from tqdm import tqdm
 from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
-from shardgym.evaluation.solver import warm_up
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.plans.plan import Kind
 from shardgym.tasks.suites import suite_names
@@ -72,35 +63,25 @@ _CPU_SUITES = ("dlrm4-v1", "dlrm8-v1", "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tigh
 def main() -> int:
     """Run the comparison and print it; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    costs = commands.add_parser("costs", help="of plans, ours over TorchRec's")
-    costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
-    costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
-    costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
-    costs.add_argument(
+    parser.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
+    parser.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
+    parser.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
+    parser.add_argument(
         "--devices", type=int, nargs="+", metavar="N", help="of a suite's tasks; any number up to 128 if not given"
     )
-    costs.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
-    costs.add_argument("--block", default="costs", help="of the page (%(default)s)")
-    costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
-    times = commands.add_parser("times", help="of planning")
-    times.add_argument("--tables", type=int, nargs="+", default=[26, 100, 1000], help="ascending (%(default)s)")
-    times.add_argument("--cap", type=float, default=600.0, help="seconds of one plan at most (%(default)s)")
-    for command in (costs, times):
-        command.add_argument("--json", action="store_true")
-        command.add_argument("--page", type=Path, help="Markdown page whose block of this name is filled")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
+    parser.add_argument("--block", default="costs", help="of the page (%(default)s)")
+    parser.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--page", type=Path, help="Markdown page whose block of this name is filled")
     arguments = parser.parse_args()
     try:
-        if arguments.command == "times":
-            rows = planning_times(arguments.tables, arguments.cap)
-        else:
-            rows, losses = compare(
-                groups(arguments.group, arguments.tasks, arguments.devices), arguments.solver or OURS, arguments.limit
-            )
-            if arguments.losses is not None:
-                arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
+        tasks_of = groups(arguments.group, arguments.tasks, arguments.devices)
+        rows, losses = compare(tasks_of, arguments.solver or OURS, arguments.limit)
+        if arguments.losses is not None:
+            arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
         if arguments.page is not None:
-            fill(arguments.page, "times" if arguments.command == "times" else arguments.block, rows)
+            fill(arguments.page, arguments.block, rows)
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -206,31 +187,6 @@ def row(group: str, cost: str, ratios: list[dict[str, float]], refused: int) -> 
         "tasks": group, "cost": cost, "number": len(ratios), **means, "lost": lost, "worst task": worst,
         "TorchRec has none": refused, "level": level,
     }  # fmt: skip
-
-
-def planning_times(sizes: Sequence[int], cap_s: float) -> list[dict[str, Any]]:
-    """Return seconds of processor time by number of tables and solver, and the rating of the plan over `torchrec`'s."""
-    rating = make_cost("torchrec_rating")
-    rows: list[dict[str, Any]] = []
-    for tables in sizes:
-        task = benchmark_task(tables, 8, seed=0)
-        figures: dict[str, Any] = {"tables": tables}
-        reference = None
-        for name in (*THEIRS, *OURS):
-            taken = rows[-1][f"{name}, s"] if rows else 0.0
-            if taken is None or (rows and taken * (tables / rows[-1]["tables"]) ** 2 > cap_s):
-                figures[f"{name}, s"] = figures[f"{name}, rating"] = None
-                continue
-            solver = make_solver(name)
-            warm_up(solver, task, rating)
-            start = time.process_time()
-            plan = solver.solve(task, rating, seed=0)
-            figures[f"{name}, s"] = time.process_time() - start
-            cost = total_ms(rating, task, plan)
-            reference = cost if reference is None else reference
-            figures[f"{name}, rating"] = cost / reference
-        rows.append(figures)
-    return rows
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a validity study says: how costs agree with real steps, over its tasks. `benchmarks/validity.py` measures.
 
 Tables of means over tasks, with intervals of 95 % from six tasks on (`mean_interval` of the boards): one against our
-own real steps, one against TorchRec's where these were taken; then a row for each task. Costs that predict are priced
+own real steps, one against TorchRec's where these were taken. Costs that predict are priced
 anew; measured ones are read.
 """
 
@@ -27,25 +27,14 @@ ENDING = ".json.xz"
 #: Our own real step, and TorchRec's.
 REAL, TORCHREC = "real", "torchrec"
 #: Columns of the tables of means.
-_MEANS = ("tau", "tau_half", "behind", "close", "regret", "slope", "level", "price")
+_MEANS = ("tau", "tau_half", "behind", "close", "regret", "slope", "level")
 
 
 class MeasuredTask(NamedTuple):
-    """A task of a study whose two passes are complete.
+    """A task of a study whose two passes are complete."""
 
-    Attributes:
-        name: of its file.
-        task: on the devices and links of the study.
-        kinds: of the plans.
-        plans: the plans.
-        ms: of every plan in both passes, shape (2, plans), by what was measured.
-    """
-
-    name: str
     task: ShardingTask
-    kinds: list[str]
-    plans: list[ShardingPlan]
-    ms: dict[str, Floats]
+    ms: dict[str, Floats]  #: of every plan in both passes, shape (2, plans), by what was measured
 
 
 def print_report(out: Path, *, as_json: bool) -> None:
@@ -57,7 +46,6 @@ def print_report(out: Path, *, as_json: bool) -> None:
         for truth in (REAL, TORCHREC):
             if with_truth := [found for found in of_devices if truth in found.ms]:
                 tables[f"{devices} devices, against {truth} steps"] = by_cost(with_truth, truth)
-    tables["tasks"] = [of_task(found) for found in tasks]
     if as_json:
         print(json.dumps(tables, indent=1))
         return
@@ -92,12 +80,8 @@ def read(path: Path) -> MeasuredTask | None:
         ms[TORCHREC] = np.array([done[f"{TORCHREC}/{n}"] for n in range(PASSES)])
     measured = [[PlanCost.from_dict(cost) for cost in done[f"fbgemm/{n}"]] for n in range(PASSES)]
     ms["fbgemm"] = np.array([[cost.total_ms for cost in half] for half in measured])
-    ms["fbgemm without ids"] = np.array([[c.per_device[:, 1:].sum(axis=1).max() for c in half] for half in measured])
-    ms["fbgemm, work alone"] = np.array(
-        [[c.per_device[:, [1, 4]].sum(axis=1).max() for c in half] for half in measured]
-    )
     ms |= predicted(task, plans)
-    return MeasuredTask(path.name.removesuffix(ENDING), task, content["kinds"], plans, ms)
+    return MeasuredTask(task, ms)
 
 
 def predicted(task: ShardingTask, plans: Sequence[ShardingPlan]) -> dict[str, Floats]:
@@ -117,8 +101,7 @@ def predicted(task: ShardingTask, plans: Sequence[ShardingPlan]) -> dict[str, Fl
 def by_cost(tasks: Sequence[MeasuredTask], truth: str) -> list[dict[str, Any]]:
     """Return a row per cost: means over tasks against real steps, `truth` first, with intervals where there are any.
 
-    Columns are those of `agreement`, and "behind": by how much `tau_half` is below that of the step itself; and
-    "price": what the best plan with all tables cut into halves takes above the best plan, mean over tasks.
+    Columns are those of `agreement`, and "behind": by how much `tau_half` is below that of the step itself.
     """
     names = [truth, *(name for name in tasks[0].ms if name not in (REAL, TORCHREC))]
     if truth == TORCHREC:
@@ -128,9 +111,8 @@ def by_cost(tasks: Sequence[MeasuredTask], truth: str) -> list[dict[str, Any]]:
         real = of_task.ms[truth]
         limit = agreement(real, real)["tau_half"]
         for name in names:
-            own = of_task.ms[name]
-            row = agreement(own, real)
-            found[name].append({**row, "behind": limit - row["tau_half"], "price": price(of_task, own)})
+            row = agreement(of_task.ms[name], real)
+            found[name].append({**row, "behind": limit - row["tau_half"]})
     rows = []
     for name, of_tasks in found.items():
         row: dict[str, Any] = {"cost": name, "tasks": len(tasks)}
@@ -142,35 +124,11 @@ def by_cost(tasks: Sequence[MeasuredTask], truth: str) -> list[dict[str, Any]]:
     return rows
 
 
-def price(found: MeasuredTask, own: Floats) -> float:
-    """Return what a cost says that cutting all tables takes: relative to the best plan; NaN where none could be."""
-    if "all cut" not in found.kinds:
-        return float("nan")
-    mean = own.mean(axis=0)
-    return float(mean[found.kinds.index("all cut")] / mean[found.kinds.index("best")] - 1)
-
-
-def of_task(found: MeasuredTask) -> dict[str, Any]:
-    """Return a task's row: its plans, its real steps, and how the measured cost agrees with them."""
-    real = found.ms[REAL]
-    own = agreement(found.ms["fbgemm"], real)
-    row = {
-        "task": found.name,
-        "plans": len(found.plans),
-        "with cuts": sum(len(plan.shards) > found.task.num_tables for plan in found.plans),
-        "real ms": [float(real.mean(axis=0).min()), float(real.mean(axis=0).max())],
-        "tau of halves": agreement(real, real)["tau_half"],
-    }
-    return row | {key: own[key] for key in ("tau_half", "tau", "regret", "slope", "level")}
-
-
 def _text(value: Any) -> Any:
     """Return a number as text; a list as a mean with its interval, or as a range."""
     if isinstance(value, float):
         return f"{value:.2f}"
     if not isinstance(value, list):
         return value
-    if len(value) == 2:
-        return f"{value[0]:.0f} to {value[1]:.0f}"
     first, *ends = [f"{number:.2f}" for number in value]
     return f"{first} [{', '.join(ends)}]" if ends else first

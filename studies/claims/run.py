@@ -23,10 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 import numpy as np
-from paired import paired_ratio
 from tabulate import tabulate
 
 from shardgym import load_suite
@@ -35,6 +32,7 @@ from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
 from shardgym.leaderboard.boards import SolverResults
 from shardgym.leaderboard.ranking import HEURISTICS
+from shardgym.leaderboard.statistics import mean_interval, mean_ratio
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
@@ -238,10 +236,11 @@ def compared(mine: Floats, theirs: Floats, threshold: float) -> dict[str, Any]:
     found: dict[str, Any] = {"tasks": int(both.sum())}
     if not both.any():
         return found | {"here": "no task that both solved"}
-    ratio, low, high = paired_ratio(theirs[both], mine[both]).values()
+    ratio, interval = mean_ratio(theirs[both], mine[both]), mean_interval(np.log(theirs[both] / mine[both]))
     shown = {"ahead": f"{ratio - 1:+.1%}", "from": "", "to": ""}
-    if low is None:
+    if interval is None:
         return found | shown | {"here": "too few tasks"}
+    low, high = np.exp(interval.low), np.exp(interval.high)
     verdict = "yes" if low > threshold else "no" if high < threshold else "open"
     return found | shown | {"from": f"{low - 1:+.1%}", "to": f"{high - 1:+.1%}", "here": verdict}
 

@@ -23,10 +23,9 @@ def test_what_takes_longer_than_the_cap_or_fails_says_so(benchmark):
 
 
 @pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
-def test_planners_plan_alone_for_a_fake_group_and_as_several_ranks(benchmark):
+def test_planners_plan_alone(benchmark):
     task = benchmark.drawn(12, 2)
-    for plan in (benchmark.by_torchrec, benchmark.by_shardgym, benchmark.by_fake_group):
+    for plan in (benchmark.by_torchrec, benchmark.by_shardgym):
         found = benchmark.in_process(lambda plan=plan: benchmark.measured(plan, task), 300)
         assert found["rating ms"] > 0
         assert found["cpu s"] > 0
-    assert benchmark.by_gloo_group(task, 300).keys() == {"cpu s", "wall s"}

@@ -15,8 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Libraries that scripts need besides torch.
 LIBRARIES = {
-    "cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",), "rllib_ppo": ("ray",), "tianshou_ppo": ("tianshou",),
-    "torchrl_ppo": ("torchrl", "tensordict"),
+    "cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",), "rllib_ppo": ("ray",),
 }  # fmt: skip
 
 pytestmark = pytest.mark.repository
@@ -71,21 +70,6 @@ def test_a_moment_of_training_is_compared_with_the_floor(example, tmp_path, caps
         beats = line.endswith(": it beats the floor")
         assert beats or line.endswith(": it does not beat the floor")
         assert beats == of_floor["beaten"] == (of_floor["to"] < 1)
-
-
-def test_tianshou_resets_and_steps_some_of_its_environments(example):
-    pytest.importorskip("tianshou", reason="an example's library, which no extra brings")
-    envs = example("tianshou_ppo").NativeVectorEnv(3)
-    observations, infos = envs.reset(seed=0)
-    assert len(infos) == len(envs) == 3
-    assert observations.obs.shape[0] == 3
-    assert len(envs.action_space) == 3
-    actions = observations.mask.argmax(axis=1)
-    following, rewards, terminated, _, _ = envs.step(actions[:2], [0, 1])
-    assert following.obs.shape[0] == len(rewards) == len(terminated) == 2
-    assert (following.obs != observations.obs[:2]).any(axis=1).all()
-    again, _ = envs.reset([2])
-    assert again.mask.shape == (1, observations.mask.shape[1])
 
 
 @pytest.mark.slow

@@ -1,13 +1,15 @@
 """A simulator for environments."""
 
-from __future__ import annotations
-
+import numpy as np
 import pytest
 
 
 @pytest.fixture(scope="session")
 def simulator(tmp_path_factory):
     """An oracle with random weights for any number of devices."""
-    from simulator_toys import random_oracle
+    from env_toys import random_task
+    from random_simulator import random_simulator
 
-    return random_oracle(tmp_path_factory.mktemp("random") / "oracle.safetensors")
+    rng = np.random.default_rng(2)
+    path = tmp_path_factory.mktemp("random") / "oracle.safetensors"
+    return random_simulator(path, random_task(rng, 200, 2), rng, steps=True)

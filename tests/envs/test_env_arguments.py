@@ -4,15 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_pool, load_suite
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.tasks import PER_GROUP, POOL_TASKS, PoolTasks
-from shardgym.errors import InputError
-from shardgym.tables.pools import load_pool
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.suites import load_suite
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 POOL = "synthetic-2021"
 

@@ -6,20 +6,24 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, make_tasks, masked_rollout, play, with_reuse
-from simulator_toys import random_task
+from env_toys import (
+    COLUMN_WISE,
+    TABLE_WISE,
+    halvable_task,
+    make_tasks,
+    native,
+    play,
+    random_task,
+    some_actions,
+    with_reuse,
+)
 from sums import compute_ms, even_share_ms
-from vector_play import COLUMN_WISE, TABLE_WISE, native, some_actions
 
 import shardgym
+from shardgym import EmbeddingTable, Shard, ShardingTask, StepMemory, Topology
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.step_memory import StepMemory
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 HISTOGRAM = (0.75, 0.25) + (0.0,) * 15
 
@@ -130,22 +134,6 @@ def test_halves_are_rows_of_their_own():
     assert seen["splits"].tolist() == [0, 0.25]
     assert seen["progress"].tolist() == [0.25]
     assert seen["remaining"][0] == 0.75
-
-
-@pytest.mark.parametrize("env_id", ENV_IDS)
-def test_a_full_observation_is_a_compact_one_and_more(env_id):
-    full_env, compact_env = (
-        gymnasium.make(env_id, tasks=make_tasks(), observation=observation) for observation in ("full", "compact")
-    )
-    for (seen, *_), (less, *_) in zip(masked_rollout(full_env, 3), masked_rollout(compact_env, 3), strict=True):
-        assert all(np.array_equal(seen[name], less[name]) for name in less)
-        added = {"tables", "positions", "width_shares", "waiting", "membership"}
-        assert set(seen) - set(less) == added | ({"row_shares"} if env_id == "ShardGym/AnyWise-v0" else set())
-        # What is placed and what waits are all there is, and the first that waits is the one to place.
-        holders = seen["membership"].reshape(len(seen["waiting"]), -1).sum(axis=1)
-        assert (((holders > 0) + seen["waiting"]) == (seen["positions"] > 0)).all()
-        rows = seen["tables"].reshape(len(holders), -1)
-        assert np.array_equal(rows[seen["waiting"].argmax()], seen["table"]) or not seen["waiting"].any()
 
 
 def test_observations_do_not_share_memory_with_the_environment():

@@ -5,16 +5,15 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, make_tasks, play
+from env_toys import halvable_task, play
 
 pytest.importorskip("PIL", reason="pictures need the extra 'data'")
 from PIL import Image, ImageDraw, ImageFont
 
+from shardgym import MissingDependencyError, ShardingPlan
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
-from shardgym.errors import MissingDependencyError
-from shardgym.plans.plan import ShardingPlan
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
@@ -90,10 +89,18 @@ def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
     env.reset()
     empty = env.render()
     assert set(map(tuple, empty.reshape(-1, 3).tolist())) == {PAPER, TRACK, INK}
-    untimed, _ = picture_after([0], cost=Untimed())
+    env.reset(options={"task": halvable_task([4], memory_bytes=(4096, 1024))})
+    # A device with less memory has a shorter track.
+    assert bars(env.render(), MEM[0]) == {TRACK: 1.0}
+    assert bars(env.render(), MEM[1])[TRACK] == pytest.approx(0.25, abs=0.002)
+    untimed, env = picture_after([0], cost=Untimed())
     assert COMPUTE not in bars(untimed, TIME[0])
     assert MEMORY in bars(untimed, MEM[0])
     assert np.array_equal((untimed[:40] == INK).all(axis=2), ink_of("-", "1/2"))
+    env.render_mode = "ansi"
+    assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
+    env.render_mode = None
+    assert env.render() is None
 
 
 def test_without_pillow_the_error_names_the_extra(monkeypatch):
@@ -101,14 +108,6 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "PIL.ImageDraw")
     with pytest.raises(MissingDependencyError, match=r"pictures of environments.*shardgym\[data\]"):
         picture_after([1])
-
-
-def test_a_device_with_less_memory_has_a_shorter_track():
-    task = halvable_task([4], memory_bytes=(4096, 1024))
-    env = TableWiseEnv(tasks=[task], render_mode="rgb_array")
-    env.reset()
-    assert bars(env.render(), MEM[0]) == {TRACK: 1.0}
-    assert bars(env.render(), MEM[1])[TRACK] == pytest.approx(0.25, abs=0.002)
 
 
 @pytest.mark.parametrize("devices", [1, 7, 1000])
@@ -144,23 +143,11 @@ def test_text_marks_the_slowest_device_and_gives_its_times():
     assert slowest[3:5] == [f"{row[1] + row[4]:.3f}", f"{row[2] + row[3]:.3f}"]
 
 
-def test_text_without_times_has_dashes():
-    env = TableWiseEnv(tasks=[halvable_task([16])], cost=Untimed(), render_mode="ansi")
-    play(env, [0])
-    assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
-    assert TableWiseEnv(tasks=[halvable_task([16])]).render() is None
-
-
 def test_gymnasium_records_a_video(tmp_path):
     pytest.importorskip("moviepy", reason="gymnasium's RecordVideo needs moviepy")
-    from gymnasium.wrappers import RecordVideo
-
-    env = gymnasium.make("ShardGym/ColumnWise-v0", tasks=make_tasks(), render_mode="rgb_array")
-    env = RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
-    observation, _ = env.reset(seed=0)
-    ended = False
-    while not ended:
-        observation, _, ended, _, _ = env.step(int(observation["action_mask"].argmax()))
+    env = gymnasium.make("ShardGym/TableWise-v0", tasks=[halvable_task([8, 8])], render_mode="rgb_array")
+    env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
+    play(env, [0, 1])
     env.close()
     [video] = (tmp_path / "videos").glob("*.mp4")
     assert video.stat().st_size > 1000

@@ -5,22 +5,25 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, make_tasks, masked_rollout, play, returns, with_reuse
-from vector_play import native, play_together, wrapped
+from env_toys import (
+    TABLE_WISE,
+    halvable_task,
+    make_tasks,
+    masked_rollout,
+    native,
+    play,
+    play_together,
+    returns,
+    with_reuse,
+    wrapped,
+)
 
 import shardgym
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.reference import references_ms
-from shardgym.errors import InputError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
-
-TABLE_WISE = "ShardGym/TableWise-v0"
 
 
 class WholePlans(RooflineCost):
@@ -35,10 +38,9 @@ def odd_task(*others):
     return ShardingTask(tables, Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
 
 
-@pytest.mark.parametrize("cost", ["roofline", "simulator"])
 @pytest.mark.parametrize("env_id", ENV_IDS)
-def test_dense_and_terminal_returns_are_equal(env_id, cost, request):
-    cost = request.getfixturevalue("simulator") if cost == "simulator" else cost
+def test_dense_and_terminal_returns_are_equal(env_id, simulator):
+    cost = simulator if env_id == TABLE_WISE else "roofline"
     tasks = [with_reuse(task) for task in make_tasks()]
     terminal, dense = (
         [pair for seed in range(4)
@@ -155,21 +157,19 @@ def test_the_reference_is_that_of_lpt_where_memory_is_no_limit(name):
     np.testing.assert_allclose(found, [references_ms(costs, [task])[0] for task in tasks], rtol=1e-9)
 
 
-def test_a_task_is_priced_once_however_often_it_is_played(monkeypatch):
-    asked = []
-
-    def priced(costs, tasks):
-        asked.extend(task.digest for task in tasks)
-        return references_ms(costs, tasks)
-
-    monkeypatch.setattr("shardgym.envs.scoring.references_ms", priced)
-    envs = native(TABLE_WISE, num_envs=4, tasks=make_tasks(), reward="relative")
-    observations, _ = envs.reset(seed=0)
-    for _ in range(60):
-        observations, *_ = envs.step(observations["action_mask"].argmax(axis=1))
-    assert sorted(asked) == sorted({task.digest for task in make_tasks()})
-
-
 def test_a_task_without_times_has_no_reference():
     with pytest.raises(InputError, match=r"no reference cost: table 'odd' has 6 columns, .*widths divisible by 4"):
         TableWiseEnv(tasks=[odd_task()], reward="relative").reset()
+
+
+@pytest.mark.measured
+def test_the_reward_may_be_measured():
+    task = halvable_task([8, 8])
+    env = TableWiseEnv(tasks=[task], cost="fbgemm", cost_settings={"device": "cpu"}, reward="relative")
+    try:
+        *_, (_, reward, terminated, _, info) = play(env, [0, 1])
+    finally:
+        env.close()
+    assert (terminated, info["outcome"]) == (True, "complete"), info["reason"]
+    assert info["cost"].compute == "measured"
+    assert reward == -info["cost"].total_ms / info["reference_ms"] < 0

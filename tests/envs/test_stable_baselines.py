@@ -7,16 +7,24 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import Failing, awkward_tasks, make_tasks
-from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, some_actions, wrapped
+from env_toys import (
+    ANY_WISE,
+    COLUMN_WISE,
+    TABLE_WISE,
+    Failing,
+    awkward_tasks,
+    make_tasks,
+    native,
+    some_actions,
+    wrapped,
+)
 
+from shardgym import InputError
 from shardgym.envs import ENV_IDS
-from shardgym.errors import InputError
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
 sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
 
-from stable_baselines3 import DQN  # noqa: E402
 from stable_baselines3.common.env_checker import check_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
@@ -106,24 +114,16 @@ def test_options_hold_for_the_next_reset():
     assert [info["task_index"] for info in venv.reset_infos] == [0, 1, 2]
 
 
-def test_dqn_learns_on_a_single_environment():
-    env = gymnasium.make(TABLE_WISE, tasks=make_tasks(), reward="dense", penalty=-50.0, observation="full_timed")
-    model = DQN("MultiInputPolicy", env, seed=0, device="cpu", learning_starts=50, buffer_size=200, batch_size=16)
-    before = [parameter.detach().clone() for parameter in model.policy.parameters()]
-    model.learn(120)
-    assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("env_id", [COLUMN_WISE, ANY_WISE])
 def test_maskable_ppo_learns_and_is_evaluated_on_native_ones(env_id):
     venv, _ = twins(env_id, 4, tasks=make_tasks(), reward="relative", observation="timed")
     model = sb3_contrib.MaskablePPO(
-        "MultiInputPolicy", venv, seed=0, device="cpu", n_steps=32, batch_size=64, n_epochs=1
+        "MultiInputPolicy", venv, seed=0, device="cpu", n_steps=16, batch_size=64, n_epochs=1
     )
     before = [parameter.detach().clone() for parameter in model.policy.parameters()]
-    model.learn(256)
+    model.learn(128)
     assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
-    assert len(model.ep_info_buffer) > 10
+    assert len(model.ep_info_buffer) > 5
     assert len(model.ep_success_buffer) == len(model.ep_info_buffer)
     mean, _ = evaluate_policy(model, venv, n_eval_episodes=4)
     assert -5 <= mean < 0

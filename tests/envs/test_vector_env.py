@@ -1,49 +1,28 @@
 """Native vector environments: row by row what Gymnasium's wrappers of single ones return; modes, seeds, errors."""
 
-import json
-import pickle
 from collections import Counter
 
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import Failing, awkward_tasks, make_tasks
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import vector
-from simulator_toys import random_task
-from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, assert_same, native, play_together, some_actions, wrapped
+from env_toys import (
+    ANY_WISE,
+    COLUMN_WISE,
+    TABLE_WISE,
+    Failing,
+    assert_same,
+    awkward_tasks,
+    make_tasks,
+    native,
+    play_together,
+    random_task,
+    some_actions,
+    wrapped,
+)
 
-from shardgym.costs.roofline import RooflineCost
+from shardgym import InputError
 from shardgym.envs import ENV_IDS, game
-from shardgym.envs.vector_env import IDLE, PlacementVectorEnv
-from shardgym.errors import InputError
-
-
-class Closing(RooflineCost):
-    closed = 0
-
-    def close(self):
-        type(self).closed += 1
-
-
-def masked(envs, seed, steps=30):
-    """Yield what was returned in legal play."""
-    rng, returned = np.random.default_rng(seed), envs.reset(seed=seed)
-    for _ in range(steps):
-        yield returned
-        returned = envs.step(some_actions(rng, returned[0]["action_mask"], 0.0))
-
-
-def test_native_sync_and_async_agree():
-    settings = {"tasks": make_tasks(), "num_envs": 2}
-    envs = [wrapped(ANY_WISE, **settings), wrapped(ANY_WISE, kind="async", **settings), native(ANY_WISE, **settings)]
-    try:
-        outcomes = play_together(envs, seed=2, steps=60)
-    finally:
-        envs[1].close()
-    assert outcomes["complete"] > 2
+from shardgym.envs.vector_env import IDLE
 
 
 @pytest.mark.parametrize(
@@ -72,7 +51,7 @@ def test_they_agree_on_costs_times_and_halvings(simulator, cost, env_id, reward,
     settings = {"tasks": tasks, "autoreset_mode": "SameStep", "cost": simulator if cost == "simulator" else cost}
     settings |= {"reward": reward, "observation": observation}
     settings |= {} if max_splits is None else {"max_splits": max_splits}
-    assert play_together([make(env_id, **settings) for make in (wrapped, native)], seed=6, steps=60)["complete"] > 5
+    assert play_together([make(env_id, **settings) for make in (wrapped, native)], seed=6, steps=40)["complete"] > 5
 
 
 @pytest.mark.parametrize("observation", ["timed", "full"])
@@ -85,9 +64,9 @@ def test_they_agree_on_holders_in_fast_domains(observation):
     ]
     settings = {"tasks": tasks, "reward": "dense", "observation": observation, "autoreset_mode": "SameStep"}
     envs = [make(ANY_WISE, num_envs=6, **settings) for make in (wrapped, native)]
-    outcomes = play_together(envs, seed=7, steps=100, illegal=0.03)
-    assert outcomes["complete"] > 20
-    assert outcomes["no_device_fits"] > 2
+    outcomes = play_together(envs, seed=7, steps=60, illegal=0.03)
+    assert outcomes["complete"] > 10
+    assert outcomes["no_device_fits"] > 0
 
 
 @pytest.mark.parametrize(
@@ -121,23 +100,6 @@ def test_without_plans_in_infos_all_else_is_the_same(simulator, env_id, cost, re
         assert_same((*full[:-1], {name: full[-1][name] for name in lean[-1]}), lean)
     assert ends["complete"] > 3
     assert (ends["no_cost"] > 0) == (cost == "failing" or (cost, reward) == ("roofline", "terminal"))
-
-
-@pytest.mark.parametrize("env_id", ENV_IDS)
-def test_make_vec_makes_native_ones_and_says_how_they_reset(env_id):
-    envs = gymnasium.make_vec(env_id, num_envs=2, suite="tiny-v1")
-    assert isinstance(envs, PlacementVectorEnv)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    assert native(env_id, suite="tiny-v1", autoreset_mode="SameStep").metadata["autoreset_mode"].value == "SameStep"
-
-
-def test_the_spec_survives_json():
-    envs = native(TABLE_WISE, suite="tiny-v1", order="lookup", autoreset_mode="SameStep")
-    text = envs.spec.to_json()
-    again = gymnasium.make_vec(EnvSpec.from_json(text))
-    assert json.loads(text)["kwargs"]["num_envs"] == again.num_envs == 3
-    for one, other in zip(masked(envs, 0), masked(again, 0), strict=True):
-        assert_same(one, other)
 
 
 def test_the_next_step_after_an_end_resets_and_ignores_the_action():
@@ -218,42 +180,15 @@ def test_single_environments_can_be_seeded():
     assert len(drawn) > 1
 
 
-@pytest.mark.parametrize("env_id", ENV_IDS)
-def test_a_pickled_environment_goes_on_where_it_was(env_id):
-    envs = native(env_id, tasks=make_tasks(), reward="dense")
-    for _ in masked(envs, 2, 5):
-        pass
-    again, rng = pickle.loads(pickle.dumps(envs)), np.random.default_rng(3)
-    for _ in range(30):
-        actions = some_actions(rng, envs.action_masks(), 0.1)
-        assert_same(envs.step(actions), again.step(actions))
-
-
-@pytest.mark.parametrize("wrapper", [vector.RecordEpisodeStatistics, vector.DictInfoToList, vector.FlattenObservation])
-def test_vector_wrappers_of_gymnasium_go_on_top(wrapper):
-    def strip(returned):
-        infos = returned[-1]
-        if isinstance(infos, dict) and "episode" in infos:
-            del infos["episode"]["t"]
-        return returned[:-1], infos
-
-    pair = [wrapper(make(TABLE_WISE, tasks=make_tasks())) for make in (wrapped, native)]
-    rng = np.random.default_rng(9)
-    assert data_equivalence(*[envs.reset(seed=9) for envs in pair], exact=True)
-    for _ in range(30):
-        actions = rng.integers(0, 2, 3)
-        assert data_equivalence(*[strip(envs.step(actions)) for envs in pair], exact=True)
-
-
-@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
-def test_it_renders_what_single_environments_render(mode):
-    pair = [make(COLUMN_WISE, tasks=make_tasks(), render_mode=mode) for make in (wrapped, native)]
-    assert pair[1].render_mode == mode
+def test_it_renders_what_single_environments_render():
+    pair = [make(COLUMN_WISE, tasks=make_tasks(), render_mode="ansi") for make in (wrapped, native)]
     with pytest.raises(gymnasium.error.ResetNeeded):
         pair[1].render()
-    for _ in zip(*(masked(envs, 4, 15) for envs in pair), strict=True):
-        assert data_equivalence(*[envs.render() for envs in pair], exact=True)
-    assert native(TABLE_WISE).render() is None
+    rng, returned = np.random.default_rng(4), [envs.reset(seed=4) for envs in pair]
+    for _ in range(15):
+        assert pair[0].render() == pair[1].render()
+        actions = some_actions(rng, returned[1][0]["action_mask"], 0.0)
+        returned = [envs.step(actions) for envs in pair]
 
 
 def test_tasks_that_were_played_are_forgotten_when_all_start_anew(simulator, monkeypatch):
@@ -262,18 +197,11 @@ def test_tasks_that_were_played_are_forgotten_when_all_start_anew(simulator, mon
     tasks = [random_task(rng, int(rng.integers(2, 9)), 1 + n % 3) for n in range(12)]
     settings = {"tasks": tasks, "cost": simulator, "reward": "dense", "num_envs": 2}
     pair = [make(ANY_WISE, **settings) for make in (wrapped, native)]
-    for seed in range(3):
-        assert play_together(pair, seed=seed, steps=90)["complete"] > 5
+    for seed in range(2):
+        assert play_together(pair, seed=seed, steps=60)["complete"] > 3
         assert len(pair[1]._game.catalog.tasks) > 3
         pair[1].reset()
         assert len(pair[1]._game.catalog.tasks) <= 2
-
-
-def test_only_a_cost_model_made_here_is_closed():
-    native(TABLE_WISE, tasks=make_tasks(), cost=Closing()).close()
-    assert Closing.closed == 0
-    native(TABLE_WISE, tasks=make_tasks(), cost=f"{__name__}:Closing").close()
-    assert Closing.closed == 1
 
 
 def test_before_the_first_reset_there_is_nothing_to_do():
@@ -287,29 +215,20 @@ def test_before_the_first_reset_there_is_nothing_to_do():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_envs": 0}, "num_envs 0 is not a whole number from 1 on"),
-        ({"autoreset_mode": "SomeStep"}, "unknown autoreset_mode 'SomeStep': did you mean SameStep"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(settings, message):
-    with pytest.raises(InputError, match=message):
-        native(TABLE_WISE, **settings)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"seed": [1, 2]}, "is shorter than"),
         ({"options": {"reset_mask": np.ones(3)}}, "expected 3 booleans"),
         ({"options": {"reset_mask": np.zeros(3, bool)}}, "at least one is true"),
         ({"options": {"task_index": 9}}, "task_index 9 is out of range"),
+        ({"num_envs": 0}, "num_envs 0 is not a whole number from 1 on"),
+        ({"autoreset_mode": "SomeStep"}, "unknown autoreset_mode 'SomeStep': did you mean SameStep"),
     ],
 )
-def test_resets_that_make_no_sense_are_refused(arguments, message):
+def test_arguments_that_make_no_sense_are_refused(arguments, message):
+    settings = {name: arguments.pop(name) for name in ("num_envs", "autoreset_mode") if name in arguments}
     with pytest.raises(ValueError, match=message):
-        native(TABLE_WISE, tasks=make_tasks()).reset(**arguments)
+        native(TABLE_WISE, tasks=make_tasks(), **settings).reset(**arguments)
 
 
 @pytest.mark.parametrize("actions", [[0, 0], 0, np.zeros((3, 1), int), np.zeros(3), [True] * 3, ["0"] * 3])

@@ -25,22 +25,20 @@ from shardgym.cli.common import (
     positive,
     positive_number,
     print_json,
+    print_notes,
     read_task,
     say,
 )
 from shardgym.cli.torchrec import make_model
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.engines import make_engine
-from shardgym.errors import InputError, UnknownNameError, import_extra
-from shardgym.evaluation import SolverSpec
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.evaluation import SolverSpec, evaluate
+from shardgym.evaluation.result import RECORDS
 from shardgym.evaluation.runner import TIMEOUT_S
-from shardgym.evaluation.sweep import Machine, sweep, task_on
-from shardgym.evaluation.sweep.figure import draw_sweep
-from shardgym.evaluation.sweep.results import MACHINES, MachineResult
-from shardgym.evaluation.sweep.tables import DenseTime, Economics, one_line, render, to_dict
+from shardgym.evaluation.sweep import DenseTime, Economics, Machine, Machines, describe_machine, render, task_on
 from shardgym.files import read_text
-from shardgym.leaderboard.figures import PLOT_FORMATS
-from shardgym.progress import log_to_stderr, progress_bar
+from shardgym.progress import log_to_stderr
 from shardgym.records import parse_json
 from shardgym.tables.pools import load_pool
 from shardgym.tasks.suites import suite_names
@@ -79,7 +77,6 @@ _Value = TypeVar("_Value")
     help="A solver that takes longer for a machine is stopped.",
 )  # fmt: skip
 @click.option("--out", type=folder, help="Where results go (default: results/sweep-MODEL).")
-@click.option("--figure", type=click.Path(path_type=Path), metavar="FILE", help=f"Draw one: {', '.join(PLOT_FORMATS)}.")
 @engine_options
 @json_option
 def sweep_machines(
@@ -96,7 +93,6 @@ def sweep_machines(
     time_limit: float | None,
     timeout: float,
     out: Path | None,
-    figure: Path | None,
     engine: str,
     workers: int | None,
     address: str | None,
@@ -113,8 +109,7 @@ def sweep_machines(
     as fast, and what of the step it saves: memory (its bandwidth), lookups (multiprocessors) or links; start-up is
     what remains of kernels and exchanges however fast devices are.
 
-    Results go to FOLDER/machines.jsonl as they come, tasks and plans to files of the machine's name. Broken off at any
-    moment, the same command continues; more GPUs and numbers can be added to a folder.
+    Results are records of a run, with their plans. Broken off at any moment, the same command continues.
 
     --engine plans for several machines at once: 'loky' in processes of this machine, 'ray' on a Ray cluster.
 
@@ -128,8 +123,6 @@ def sweep_machines(
     )
     if economics.price and not economics.dense:
         raise click.UsageError("--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all")
-    if figure is not None:
-        _check_figure(figure)
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
     model = read_model(model_name, batch_size or batch_per_device)
@@ -146,40 +139,33 @@ def sweep_machines(
         "-."
     )
     target = out or Path("results") / f"sweep-{stem}"
-    done = 0
+    machines_of_run = Machines(f"sweep-{stem}", tasks)
     try:
         # What a solver prints is not part of the result.
-        with (
-            contextlib.redirect_stdout(sys.stderr),
-            log_to_stderr(info=not as_json),
-            progress_bar(shown=not as_json and sys.stderr.isatty(), total=len(tasks), unit="machine", desc=stem) as bar,
-        ):
-
-            def on_result(result: MachineResult, was_there: bool) -> None:
-                nonlocal done
-                done += 1
-                bar.update()
-                if not was_there and not as_json:
-                    bar.write(one_line(result), file=sys.stderr)
-
-            results = sweep(
-                tasks, SolverSpec(*parse_spec(solver_name)), target, seed=seed, time_limit_s=time_limit,
-                timeout_s=timeout, engine=make_engine(engine, workers=workers, address=address), on_result=on_result,
+        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+            results = evaluate(
+                machines_of_run, [SolverSpec(*parse_spec(solver_name))], out=target, judge="gpu", oracle="gpu",
+                seeds=[seed], time_limit_s=time_limit, timeout_s=timeout, progress=not as_json,
+                engine=make_engine(engine, workers=workers, address=address),
             )  # fmt: skip
     except KeyboardInterrupt:
-        say(f"shardgym: interrupted with {done} of {len(tasks)} machines in {target}; the same command continues")
+        say(f"shardgym: interrupted; the same command continues with what is in {target}")
         return INTERRUPTED
-    files = {"results": str(target / MACHINES)}
-    if figure is not None:
-        draw_sweep(figure, results, economics, f"{model_name} by gpu, plans by {solver_name}")
-        files["figure"] = str(figure)
+    found = [
+        describe_machine(machine, tasks[machine], result, economics)
+        for machine, result in zip(tasks, results, strict=True)
+    ]
+    records = str(target / RECORDS)
     if as_json:
-        print_json({"machines": [to_dict(result, economics) for result in results], "files": files})
+        print_json({"machines": found, "records": records})
     else:
-        print(render(results, economics))
-        print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
-    is_failed = any(result.status == "error" for result in results)
-    return 1 if is_failed or not any(result.status == "ok" for result in results) else 0
+        print(render(found))
+        print_notes(
+            (f"{m.devices} x {m.gpu}", r.cost) for m, r in zip(tasks, results, strict=True) if r.cost is not None
+        )
+        print(f"\nrecords: {records}")
+    statuses = {result.status for result in results}
+    return 1 if "error" in statuses or "ok" not in statuses else 0
 
 
 def read_model(text: str, batch_size: int | None) -> ShardingTask:
@@ -263,12 +249,3 @@ def _by_gpu(
 def _dense_time(text: str) -> DenseTime:
     ms, slash, samples = text.partition("/")
     return DenseTime(0.0 if ms == "0" else positive_number(ms), positive(samples) if slash else None)
-
-
-def _check_figure(path: Path) -> None:
-    """Refuse a figure that could not be written, before anything is computed."""
-    if path.suffix.removeprefix(".") not in PLOT_FORMATS:
-        raise InputError(f"--figure {path}: expected a file that ends in one of .{', .'.join(PLOT_FORMATS)}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: expected a file in a folder that exists")
-    import_extra("matplotlib", "a figure")

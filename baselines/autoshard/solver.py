@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -20,10 +19,9 @@ from baselines.autoshard.policy import (
 from baselines.autoshard.vtrace import vtrace
 from baselines.learning.cost_network import DEVICE_COLUMNS
 from baselines.learning.encoder import on_device, sum_per_device
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.learning.training import Learner, torch_generator
+from baselines.learning.training import Learner, Setup, torch_generator
 from baselines.random_search import draw_placements
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
@@ -124,11 +122,9 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
         """See `LearnedSolver`."""
         return AutoShardNetwork(scale)
 
-    def make_learner(
-        self, network: AutoShardNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`."""
-        return AutoShardLearner(network, tasks, oracle, steps, self.settings)
+        return AutoShardLearner(setup)
 
     def place(self, network: AutoShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the plan of the highest scores; `cost` and `seed` are not used.
@@ -141,38 +137,19 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
 
 
 class AutoShardLearner(Learner):
-    """Trains the network. The latest priced plans are kept in `replay`.
-
-    Args:
-        network: to be trained.
-        tasks: to train on.
-        oracle: prices plans.
-        steps: of training in all.
-        settings: how.
-    """
+    """Trains the network. The latest priced plans are kept in `replay`."""
 
     network: AutoShardNetwork
 
-    def __init__(
-        self,
-        network: AutoShardNetwork,
-        tasks: Sequence[ShardingTask],
-        oracle: TrainingOracle,
-        steps: int,
-        settings: AutoShardSettings,
-    ) -> None:
-        self.network = network
-        self.oracle = oracle
-        self.replay: dict[str, Tensor] = {}
-        self._tasks = tasks
-        self._batch = TaskBatch.of(tasks)
-        self._steps = steps
-        self._settings = settings
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        settings: AutoShardSettings = setup.settings
+        self._batch = TaskBatch.of(setup.tasks)
         self._columns = COST_COLUMNS[settings.objective]
-        self._optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        self._optimizer = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate)
         self.optimizers = (self._optimizer,)
         num_envs = settings.updates * settings.tasks * settings.episodes
-        self._envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=oracle.cost, order="task")
+        self._envs = TableWiseVectorEnv(num_envs, tasks=setup.tasks, cost=setup.oracle.cost, order="task")
         self._envs.reset(seed=0)
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
 from baselines.learning.cost_learner import CostLearner, descend
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
-from baselines.learning.training import Learner, torch_generator
+from baselines.learning.training import Learner, Setup, torch_generator
 from shardgym.costs.base import CostModel
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
@@ -88,11 +86,9 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
         """See `LearnedSolver`."""
         return DreamShardNetwork(scale)
 
-    def make_learner(
-        self, network: DreamShardNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`."""
-        return DreamShardLearner(network, tasks, oracle, steps, self.settings)
+        return DreamShardLearner(setup)
 
     def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the plan of one episode in which the highest score always wins; `cost` and `seed` are not used.
@@ -105,28 +101,10 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
 
 
 class DreamShardLearner(CostLearner):
-    """Trains both networks.
-
-    Args:
-        network: to be trained.
-        tasks: to train on.
-        oracle: prices plans.
-        steps: policy updates in all.
-        settings: how.
-    """
+    """Trains both networks."""
 
     network: DreamShardNetwork
-
-    def __init__(
-        self, network: DreamShardNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int,
-        settings: DreamShardSettings,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            network, network.cost, network.policy, tasks, oracle, steps, round_steps=settings.policy_updates,
-            cost_updates=settings.cost_updates, cost_batch=settings.cost_batch,
-            learning_rates=(settings.learning_rate, settings.policy_learning_rate),
-        )  # fmt: skip
-        self._settings = settings
+    other = "policy"
 
     def _collect(self, rng: np.random.Generator) -> None:
         """Price plans of the current policy on random tasks and keep what they cost."""

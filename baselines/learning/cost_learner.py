@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from baselines.learning.cost_network import DEVICE_COLUMNS, CostNetwork, CostTargets, cost_losses
 from baselines.learning.encoder import sum_per_device
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import TaskBatch
-from baselines.learning.training import Learner
+from baselines.learning.training import Learner, Setup
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.tasks.task import ShardingTask
 
 
 class CostLearner(Learner):
     """Trains DreamShard's cost network and a network that uses it. Priced plans of all rounds are kept in `replay`.
 
     The first step of a round has plans priced (`_collect`) and fits the cost network to them; every step improves the
-    other network (`_improve`).
-
-    Args:
-        network: both networks.
-        cost: the cost network.
-        other: the other one.
-        tasks: to train on.
-        oracle: prices plans.
-        steps: of training in all.
-        round_steps: steps of a round.
-        cost_updates: of one fit of the cost network.
-        cost_batch: plans of one such update.
-        learning_rates: of Adam, for the cost network and for the other one; both fall linearly to 0.
+    other network (`_improve`). Learning rates of both fall linearly to 0.
     """
 
-    def __init__(
-        self, network: nn.Module, cost: CostNetwork, other: nn.Module, tasks: Sequence[ShardingTask],
-        oracle: TrainingOracle, steps: int, *, round_steps: int, cost_updates: int, cost_batch: int,
-        learning_rates: tuple[float, float],
-    ) -> None:  # fmt: skip
-        self.network = network
-        self.oracle = oracle
-        self.replay: dict[str, Tensor] = {}
-        self._tasks = tasks
-        self._batch = TaskBatch.of(tasks)
-        self._cost = cost
-        self._steps = steps
-        self._round_steps = round_steps
-        self._cost_updates = cost_updates
-        self._cost_batch = cost_batch
-        self._learning_rates = learning_rates
+    #: Names the other network, and its settings: NAME_updates, which are steps of a round, and NAME_learning_rate.
+    other: ClassVar[str]
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        network, settings = setup.network, setup.settings
+        self._batch = TaskBatch.of(setup.tasks)
+        self._cost: CostNetwork = network.cost
+        self._round_steps: int = getattr(settings, f"{self.other}_updates")
+        self._learning_rates = settings.learning_rate, getattr(settings, f"{self.other}_learning_rate")
         self.optimizers = tuple(
             torch.optim.Adam(part.parameters(), lr=rate)
-            for part, rate in zip((cost, other), learning_rates, strict=True)
+            for part, rate in zip((network.cost, getattr(network, self.other)), self._learning_rates, strict=True)
         )
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
@@ -116,8 +96,8 @@ class CostLearner(Learner):
     def _fit_costs(self, rng: np.random.Generator) -> dict[str, float]:
         """Fit the cost network to random plans of all rounds; return the mean losses."""
         total: dict[str, float] = {}
-        for _ in range(self._cost_updates):
-            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._cost_batch))
+        for _ in range(self._settings.cost_updates):
+            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._settings.cost_batch))
             batch = self._batch.take(self.replay["task"][index])
             ms = self.replay["ms"][index]
             targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
@@ -127,7 +107,7 @@ class CostLearner(Learner):
             losses = cost_losses(self._cost, sums, targets)
             descend(self.optimizers[0], torch.stack(list(losses.values())).sum())
             for name, loss in losses.items():
-                total[name] = total.get(name, 0.0) + float(loss.detach()) / self._cost_updates
+                total[name] = total.get(name, 0.0) + float(loss.detach()) / self._settings.cost_updates
         return {f"loss_{name}": value for name, value in total.items()}
 
     def _draw_tasks(self, rng: np.random.Generator, count: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import nn
 
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FEATURES, FeatureScale
-from baselines.learning.training import Learner, TrainingLog, TrainingOptions, train
+from baselines.learning.training import Learner, Setup, TrainingLog, TrainingOptions, train
 from baselines.learning.weights import (
     Shipped,
     SolverCard,
@@ -117,17 +117,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         """Return an untrained network. torch's global generator, which draws its weights, is seeded by `fit`."""
 
     @abc.abstractmethod
-    def make_learner(
-        self, network: NetworkT, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
-        """Return what trains a network.
-
-        Args:
-            network: to be trained.
-            tasks: to train on.
-            oracle: to be queried; counts.
-            steps: of training in all.
-        """
+    def make_learner(self, setup: Setup) -> Learner:
+        """Return what trains a network."""
 
     @abc.abstractmethod
     def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
@@ -241,7 +232,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         with one_thread():
             network = self._untrained(scale, int(seed))
             with torch.enable_grad():
-                learner = self.make_learner(network, learned, oracle, steps)
+                learner = self.make_learner(Setup(network, learned, oracle, steps, self.settings))
                 summary = summarise(learned, source)
                 identity = {
                     "solver": self.name,

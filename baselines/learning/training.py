@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from baselines.learning.oracle import TrainingOracle
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.files import make_folder, only_writer, write_whole
 from shardgym.progress import progress_bar
+from shardgym.tasks.task import ShardingTask
 
 CHECKPOINT = "checkpoint.pt"
 CURVE = "curve.csv"
@@ -36,8 +37,29 @@ class TrainingError(ShardGymError):
     """Training that cannot go on: a loss or a weight is no number any more."""
 
 
+class Setup(NamedTuple):
+    """What a learner is made with.
+
+    Attributes:
+        network: to be trained.
+        tasks: to train on.
+        oracle: to be queried; counts.
+        steps: of training in all.
+        settings: of the solver.
+    """
+
+    network: Any
+    tasks: Sequence[ShardingTask]
+    oracle: TrainingOracle
+    steps: int
+    settings: Any
+
+
 class Learner(abc.ABC):
     """What a solver does in one step of training. A subclass holds all that changes from step to step in these.
+
+    Args:
+        setup: network, tasks, oracle, steps and settings.
 
     Attributes:
         network: what is trained, and saved as the solver's weights.
@@ -50,6 +72,10 @@ class Learner(abc.ABC):
     optimizers: Sequence[torch.optim.Optimizer]
     oracle: TrainingOracle
     replay: dict[str, Tensor]
+
+    def __init__(self, setup: Setup) -> None:
+        self.network, self._tasks, self.oracle, self._steps, self._settings = setup
+        self.replay = {}
 
     @abc.abstractmethod
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:

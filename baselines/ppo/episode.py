@@ -22,6 +22,9 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
 
+#: Tables that take longest come up first, so that the last ones can even out what is left.
+ORDER = "lookup"
+
 
 class Decisions(NamedTuple):
     """Actions of n episodes, and what was seen before them.

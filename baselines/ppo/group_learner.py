@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,14 +20,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from baselines.learning.oracle import TrainingOracle
-from baselines.learning.training import Learner
-from baselines.ppo.episode import Decisions, Episodes
+from baselines.learning.training import Learner, Setup
+from baselines.ppo.episode import ORDER, Decisions, Episodes
 from baselines.ppo.set_network import SetNetwork, observations_of
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.solver import Solver
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.tasks.task import ShardingTask
 
 Count = Annotated[Whole, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -69,15 +67,12 @@ class GroupSettings(Record):
 class GroupLearner(Learner):
     """Nothing but the network and its optimiser is carried over from step to step.
 
+    Every placement of a played episode counts as a query; what the teacher asks does not.
+
     Args:
-        network: to be trained.
-        tasks: to train on.
-        oracle: what costs come from; every placement of a played episode counts as a query. What the teacher asks does
-            not.
-        steps: of training in all.
-        settings: how.
-        episodes: of each of these tasks.
+        setup: see `Learner`.
         teacher: whose plans are imitated.
+        **rules: of the episodes, see `TaskGame`.
 
     Raises:
         InputError: there is no step left after those of imitation.
@@ -85,34 +80,21 @@ class GroupLearner(Learner):
 
     network: SetNetwork
 
-    def __init__(
-        self,
-        network: SetNetwork,
-        tasks: Sequence[ShardingTask],
-        oracle: TrainingOracle,
-        steps: int,
-        settings: GroupSettings,
-        episodes: Sequence[Episodes],
-        teacher: Solver,
-    ) -> None:
-        self.network = network
-        self.oracle = oracle
-        self.replay = {}
-        if settings.imitation_steps >= steps:
+    def __init__(self, setup: Setup, teacher: Solver, **rules: Any) -> None:
+        super().__init__(setup)
+        settings: GroupSettings = setup.settings
+        if settings.imitation_steps >= setup.steps:
             raise InputError(
-                f"steps: {steps}, all of which would imitate: give more of them, or fewer imitation_steps than "
+                f"steps: {setup.steps}, all of which would imitate: give more of them, or fewer imitation_steps than "
                 f"{settings.imitation_steps}"
             )
-        self._steps = steps
-        self._settings = settings
-        network.halves.fill_(True)
-        self.optimizers = (torch.optim.Adam(network.parameters(), lr=settings.imitation_rate),)
-        self._tasks = list(tasks)
-        self._episodes = list(episodes)
+        self.network.halves.fill_(True)
+        self.optimizers = (torch.optim.Adam(self.network.parameters(), lr=settings.imitation_rate),)
+        self._episodes = [Episodes(task, setup.oracle.cost, ORDER, settings.episodes, **rules) for task in setup.tasks]
         self._teacher = teacher
         #: Positions of the tasks, and decisions of the plans that are imitated, by number of devices.
         self._alike: dict[int, list[int]] = {}
-        for position, task in enumerate(tasks):
+        for position, task in enumerate(setup.tasks):
             self._alike.setdefault(task.num_devices, []).append(position)
         self._examples: dict[int, Decisions] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import gymnasium
@@ -12,11 +12,10 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
-from baselines.learning.training import Learner
-from baselines.ppo.episode import Episodes
+from baselines.learning.training import Learner, Setup
+from baselines.ppo.episode import ORDER, Episodes
 from baselines.ppo.game import MOST_SPLITS
 from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
 from baselines.ppo.set_network import SetNetwork
@@ -33,9 +32,6 @@ Weight = Annotated[float, Field(ge=0)]
 
 #: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
 MAX_SPLITS = 16
-
-#: Tables that take longest come up first, so that the last ones can even out what is left.
-ORDER = "lookup"
 
 #: What environments are made with; `Episodes` plays by the same rules.
 _PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
@@ -154,11 +150,9 @@ class Ppo(SetPolicySolver):
     default_steps: ClassVar[int] = 40
     settings: PpoSettings
 
-    def make_learner(
-        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`; `MissingDependencyError` when the extra `rl` is not installed."""
-        return PpoLearner(network, tasks, oracle, steps, self.settings)
+        return PpoLearner(setup)
 
 
 class PpoColumns(SetPolicySolver):
@@ -175,14 +169,10 @@ class PpoColumns(SetPolicySolver):
     episodes: ClassVar[int] = 16
     settings: GroupSettings
 
-    def make_learner(
-        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        self._additive(oracle.cost)  # refuses others in one line
-        played = self.settings.episodes
-        episodes = [Episodes(task, oracle.cost, ORDER, played, splits=MAX_SPLITS) for task in tasks]
-        return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShard())
+        self._additive(setup.oracle.cost)  # refuses others in one line
+        return GroupLearner(setup, NeuroShard(), splits=MAX_SPLITS)
 
 
 class PpoAny(SetPolicySolver):
@@ -203,14 +193,10 @@ class PpoAny(SetPolicySolver):
         del scale
         return SetNetwork(every_kind=True)
 
-    def make_learner(
-        self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> Learner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        self._additive(oracle.cost)  # refuses others in one line
-        played = self.settings.episodes
-        episodes = [Episodes(task, oracle.cost, ORDER, played, splits=MOST_SPLITS, every_kind=True) for task in tasks]
-        return GroupLearner(network, tasks, oracle, steps, self.settings, episodes, NeuroShardPlus())
+        self._additive(setup.oracle.cost)  # refuses others in one line
+        return GroupLearner(setup, NeuroShardPlus(), splits=MOST_SPLITS, every_kind=True)
 
     def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
         """See `SetPolicySolver`."""
@@ -222,12 +208,7 @@ class PpoAny(SetPolicySolver):
 class PpoLearner(Learner):
     """Every step starts new episodes, so that nothing but the network and its optimiser is carried over.
 
-    Args:
-        network: to be trained.
-        tasks: to train on.
-        oracle: what rewards come from; every placement that is rewarded counts as a query.
-        steps: of training in all.
-        settings: how.
+    Every placement that is rewarded counts as a query.
 
     Raises:
         MissingDependencyError: the extra `rl` is not installed.
@@ -236,35 +217,25 @@ class PpoLearner(Learner):
 
     network: SetNetwork
 
-    def __init__(
-        self,
-        network: SetNetwork,
-        tasks: Sequence[ShardingTask],
-        oracle: TrainingOracle,
-        steps: int,
-        settings: PpoSettings,
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         sb3_contrib = import_extra("sb3_contrib", "fitting ppo", "rl")
         from stable_baselines3.common.logger import Logger
 
         from baselines.ppo.policies import SetPolicy
         from shardgym.envs.sb3 import NativeVecEnv
 
+        settings: PpoSettings = setup.settings
         if settings.num_envs % settings.minibatches:
             raise InputError(
                 f"minibatches: {settings.minibatches} does not divide num_envs, which is {settings.num_envs}"
             )
-        self.network = network
-        self.oracle = oracle
-        self.replay = {}
-        self._steps = steps
-        self._settings = settings
         self._learning_rate = settings.learning_rate
         envs = gymnasium.make_vec(
-            "ShardGym/TableWise-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="relative",
+            "ShardGym/TableWise-v0", settings.num_envs, tasks=setup.tasks, cost=setup.oracle.cost, reward="relative",
             penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS["TableWise"],
         )  # fmt: skip
-        longest = max(task.num_tables for task in tasks)
+        longest = max(task.num_tables for task in setup.tasks)
         with _seeded(0):
             self._model = sb3_contrib.MaskablePPO(
                 SetPolicy,
@@ -276,7 +247,7 @@ class PpoLearner(Learner):
                 gae_lambda=settings.gae_lambda,
                 ent_coef=settings.entropy,
                 learning_rate=lambda _: self._learning_rate,
-                policy_kwargs={"network": network},
+                policy_kwargs={"network": self.network},
                 device="cpu",
             )
         self._model.set_logger(Logger(folder=None, output_formats=[]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from baselines.learning.cost_learner import CostLearner, descend
 from baselines.learning.encoder import quantized_tensor
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.learning.training import torch_generator
+from baselines.learning.training import Learner, Setup, torch_generator
 from baselines.surco.assignment import cheapest_assignment
 from baselines.surco.network import SurCoNetwork, assign, straight_through
 from shardgym.costs.base import CostModel
@@ -111,11 +109,9 @@ class SurCo(LearnedSolver[SurCoNetwork]):
         """See `LearnedSolver`."""
         return SurCoNetwork(scale)
 
-    def make_learner(
-        self, network: SurCoNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
-    ) -> CostLearner:
+    def make_learner(self, setup: Setup) -> Learner:
         """See `LearnedSolver`."""
-        return SurCoLearner(network, tasks, oracle, steps, self.settings)
+        return SurCoLearner(setup)
 
     def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the cheapest assignment by surrogate costs; `cost` is not asked.
@@ -182,28 +178,10 @@ def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: Su
 
 
 class SurCoLearner(CostLearner):
-    """Trains both networks.
-
-    Args:
-        network: to be trained.
-        tasks: to train on.
-        oracle: prices plans.
-        steps: updates of the surrogate network in all.
-        settings: how.
-    """
+    """Trains both networks."""
 
     network: SurCoNetwork
-
-    def __init__(
-        self, network: SurCoNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int,
-        settings: SurCoSettings,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            network, network.cost, network.surrogate, tasks, oracle, steps, round_steps=settings.surrogate_updates,
-            cost_updates=settings.cost_updates, cost_batch=settings.cost_batch,
-            learning_rates=(settings.learning_rate, settings.surrogate_learning_rate),
-        )  # fmt: skip
-        self._settings = settings
+    other = "surrogate"
 
     def _improve(self, rng: np.random.Generator) -> dict[str, float]:
         """Update the surrogate network once, on relaxed assignments of random tasks."""

@@ -10,6 +10,7 @@ from baselines.autoshard.policy import AutoShardNetwork, DeviceLoads, place_by_s
 from baselines.autoshard.solver import STUCK, AutoShardLearner, AutoShardSettings
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import Setup
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
 from shardgym.envs.vector_env import TableWiseVectorEnv
@@ -34,7 +35,7 @@ def network(two_devices):
 def make_learner(tasks, **settings):
     torch.manual_seed(0)
     network = AutoShardNetwork(FeatureScale.of(tasks))
-    return AutoShardLearner(network, tasks, TrainingOracle(COST), 10, AutoShardSettings(**TINY | settings))
+    return AutoShardLearner(Setup(network, tasks, TrainingOracle(COST), 10, AutoShardSettings(**TINY | settings)))
 
 
 def make_task(memory_bytes, num_tables=4):

@@ -12,6 +12,7 @@ from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, pl
 from baselines.dreamshard.solver import DreamShard, DreamShardLearner, DreamShardSettings
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import Setup
 from shardgym import (
     EmbeddingTable,
     NoFeasiblePlanError,
@@ -47,7 +48,7 @@ def test_costs_are_learned(two_devices):
     torch.manual_seed(0)
     network = DreamShardNetwork(FeatureScale.of(tasks))
     settings = DreamShardSettings(collected_tasks=32, cost_updates=150, cost_batch=32)
-    learner = DreamShardLearner(network, tasks, TrainingOracle(COST), 10, settings)
+    learner = DreamShardLearner(Setup(network, tasks, TrainingOracle(COST), 10, settings))
     learner._collect(np.random.default_rng(0))
     losses = learner._fit_costs(np.random.default_rng(1))
     assert 100 < learner.oracle.queries <= 128  # complete episodes alone

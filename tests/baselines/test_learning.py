@@ -43,19 +43,16 @@ class ToySettings(Record):
 class ToyLearner(Learner):
     """Regresses on noise and remembers all of it; the newest counts as much as the first."""
 
-    def __init__(self, network, oracle, settings):
-        self.network = network
-        self.oracle = oracle
-        self.optimizers = (torch.optim.Adam(network.parameters(), lr=settings.learning_rate),)
-        self.replay = {}
-        self.settings = settings
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.optimizers = (torch.optim.Adam(setup.network.parameters(), lr=setup.settings.learning_rate),)
 
     def step(self, number, rng):
         noise = torch.from_numpy(rng.normal(size=(1, len(FEATURES)))).float()
         self.replay = {"noise": torch.cat([self.replay.get("noise", noise[:0]), noise])}
         self.oracle.queries += 1
         loss = (self.network(self.replay["noise"]) - 3).square().mean()
-        if number == self.settings.nan_at:
+        if number == self._settings.nan_at:
             loss = loss * math.nan
         self.optimizers[0].zero_grad()
         loss.backward()
@@ -73,8 +70,8 @@ class Toy(LearnedSolver[nn.Sequential]):
     def build_network(self, scale):
         return mlp(len(FEATURES), 1)
 
-    def make_learner(self, network, tasks, oracle, steps):
-        return ToyLearner(network, oracle, self.settings)
+    def make_learner(self, setup):
+        return ToyLearner(setup)
 
     def place(self, network, task, cost, seed):
         scores = network(torch.from_numpy(table_features(task)))[:, 0]

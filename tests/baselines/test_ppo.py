@@ -193,7 +193,7 @@ def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
     network.halving_score[-1].bias.data = torch.tensor([0.2 * (action == favoured) for action in range(3)]).double()
     taken = 0
     with torch.no_grad():
-        for task in training_tasks(["tiny-v1", "nodes16-v1"], 4):
+        for task in training_tasks(["tiny-v1", "rows8-v1"], 4):
             played = played_in_environment(network, task, COST, "AnyWise")
             if played is None:
                 continue
@@ -205,7 +205,7 @@ def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
                 table = task.table(shard.table)
                 halved, cut = shard.num_columns < table.embedding_dim, shard.num_rows < table.num_embeddings
                 taken += (halved, cut, len(shard.devices) > 1)[favoured]
-    assert taken > 10
+    assert taken > 2
 
 
 def test_several_holders_are_worth_what_the_worst_of_them_is():

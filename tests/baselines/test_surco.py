@@ -10,6 +10,7 @@ import torch
 
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import Setup
 from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
 from shardgym import make_cost
@@ -120,7 +121,7 @@ def test_loads_are_those_of_the_greedy_rule_by_predicted_costs(tasks, network):
 
 
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
-    learner = SurCoLearner(network, tasks[:4], TrainingOracle(COST), 10, SurCoSettings(**TINY))
+    learner = SurCoLearner(Setup(network, tasks[:4], TrainingOracle(COST), 10, SurCoSettings(**TINY)))
     before = {name: parameter.detach().clone() for name, parameter in network.surrogate.named_parameters()}
     figures = learner.step(0, np.random.default_rng(0))
     after = dict(network.surrogate.named_parameters())

@@ -22,7 +22,7 @@ def task(request: pytest.FixtureRequest) -> ShardingTask:
 
 
 @pytest.mark.parametrize("task", [8], indirect=True)
-@pytest.mark.parametrize("solver", ["neuroshard_plus", "row_wise", "milp", "hierarchical", "column_greedy"])
+@pytest.mark.parametrize("solver", ["neuroshard_plus", "row_wise", "hierarchical", "column_greedy"])
 def test_plans_are_of_kinds_that_torchrec_runs_and_beat_whole_tables(solver: str, task: ShardingTask) -> None:
     cost = make_cost("gpu")
     plan, whole = (make_solver(name).solve(task, cost, seed=0) for name in (solver, "lookup_greedy"))

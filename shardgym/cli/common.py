@@ -298,15 +298,6 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def is_ascii_only() -> bool:
-    """Say whether standard output cannot show block characters and ticks."""
-    try:
-        "█✅❌⏭→".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
-
-
 def terminal_width() -> int:
     """Return the columns of the terminal; 100 when there is none."""
     return shutil.get_terminal_size((100, 24)).columns

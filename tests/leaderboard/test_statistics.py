@@ -35,7 +35,7 @@ def at_most(share, cases):
 
 
 @pytest.mark.parametrize("kind", EQUAL)
-@pytest.mark.parametrize("tasks", [6, 10, 30])
+@pytest.mark.parametrize("tasks", [6, 30])
 def test_two_equal_solvers_are_told_apart_in_five_percent_of_cases_at_most(kind, tasks):
     cases = 1000
     values = EQUAL[kind](np.random.default_rng(tasks), (cases, tasks))
@@ -43,7 +43,7 @@ def test_two_equal_solvers_are_told_apart_in_five_percent_of_cases_at_most(kind,
 
 
 @pytest.mark.parametrize("kind", EQUAL)
-@pytest.mark.parametrize("tasks", [6, 10, 30])
+@pytest.mark.parametrize("tasks", [6, 30])
 @pytest.mark.parametrize("calm", [False, True], ids=["all vary", "one does not"])
 def test_of_five_equal_solvers_any_two_are_told_apart_in_five_percent_of_boards_at_most(kind, tasks, calm):
     """Where one does not vary, differences from it are as skewed as the others are."""

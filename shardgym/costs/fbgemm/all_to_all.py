@@ -16,29 +16,22 @@ import torch.distributed as dist
 
 
 class AllToAll(NamedTuple):
-    """What one rank gives to an all-to-all and gets from it; D ranks.
+    """What one rank gives to an all-to-all and gets from it; D ranks."""
 
-    Attributes:
-        received: filled rank by rank, flat.
-        sent: values for all ranks, rank by rank, flat.
-        counts_from: values from each rank, D numbers.
-        counts_to: values for each rank, D numbers.
-    """
-
+    #: Filled rank by rank, flat.
     received: torch.Tensor
+    #: Values for all ranks, rank by rank, flat.
     sent: torch.Tensor
+    #: Values from each rank, D numbers.
     counts_from: Sequence[int]
+    #: Values for each rank, D numbers.
     counts_to: Sequence[int]
 
 
 def exchange(*all_to_alls: AllToAll, group: dist.ProcessGroup | None = None) -> None:
-    """Run all-to-alls, all of them at once, and wait until this rank is through with them.
+    """Run all-to-alls, the same on all ranks, all at once, and wait until this rank is through with them.
 
-    Pairs of ranks that have nothing for each other do not wait for each other.
-
-    Args:
-        all_to_alls: in the same order on all ranks; NCCL has its own for tensors on a GPU.
-        group: of the ranks; None is all of them.
+    Pairs of ranks that have nothing for each other do not wait for each other. NCCL has its own for tensors on a GPU.
     """
     if all_to_alls[0].sent.is_cuda:
         sent = [dist.all_to_all_single(*each, group=group, async_op=True) for each in all_to_alls]

@@ -39,24 +39,19 @@ class HostLead:
 
     The GPU's queue is filled with flushes of its cache. How many it takes is found by trying: twice as many whenever
     the GPU had to wait, one less after every `PATIENCE` steps in which it had not.
-
-    Attributes:
-        flushes: before each phase of the next step.
-        given_up: steps so far in which the GPU waited behind `MOST_FLUSHES`, so that their times include waiting.
     """
 
     def __init__(self) -> None:
+        #: Before each phase of the next step.
         self.flushes = 1
+        #: Steps so far in which the GPU waited behind `MOST_FLUSHES`, so that their times include waiting.
         self.given_up = 0
         self._good = 0
 
     def timed(self, attempt: Callable[[int], tuple[bool, Times]]) -> Times:
         """Return the times of an attempt in which the GPU did not wait, or of one with `MOST_FLUSHES`.
 
-        The latter count as given up.
-
-        Args:
-            attempt: given the number of flushes, says whether the GPU waited for the host, and the times in ms.
+        An attempt takes the number of flushes, and says whether the GPU waited for the host, and the times in ms.
         """
         while True:
             waited, times = attempt(self.flushes)
@@ -73,16 +68,12 @@ class HostLead:
 
 
 class CudaBackend:
-    """The counterpart of `CpuBackend` for the only GPU that the worker sees.
-
-    Raises:
-        JobError: there is no GPU.
-    """
+    """The counterpart of `CpuBackend` for the first visible GPU; raises `JobError` where there is none."""
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             reason = f"torch sees no CUDA device ({_why_no_gpu()})"
-            raise JobError(f"device 'cuda': {reason}; use device='cpu', a CUDA build of torch, or fewer workers")
+            raise JobError(f"device 'cuda': {reason}; use device='cpu', or a CUDA build of torch")
         self.device = torch.device("cuda", 0)
         self._properties = torch.cuda.get_device_properties(self.device)
         cache = int(getattr(self._properties, "L2_cache_size", 0)) or 64 * 2**20
@@ -123,9 +114,7 @@ class CudaBackend:
     def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> Times:
         """Run forward and backward once, each from a cold cache, and return the kernels' times in ms.
 
-        Where the GPU had to wait for the host, which would count as the kernels' time, the step is repeated with more
-        flushes before each phase, so that the host gets further ahead. A step that waits behind the most flushes counts
-        in `host_waits`.
+        Where the GPU had to wait for the host, which would count as the kernels' time, the step is repeated.
         """
         return self._lead.timed(lambda flushes: self._attempt(operator, ids, gradient, flushes))
 

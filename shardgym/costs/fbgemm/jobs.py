@@ -42,18 +42,15 @@ class ShardSpec(NamedTuple):
 
 
 class ShardSet(NamedTuple):
-    """All that the compute time of one device depends on; equal sets are measured once.
+    """All that the compute time of one device depends on; equal sets are measured once."""
 
-    Attributes:
-        shards: at least one, in an order that does not depend on the plan.
-        batch_size: samples of one step over all devices; each device looks all of them up.
-        precision: of weights and pooled values.
-        optimizer: fused into the backward pass.
-    """
-
+    #: At least one, in an order that does not depend on the plan.
     shards: tuple[ShardSpec, ...]
+    #: Samples of one step over all devices; each device looks all of them up.
     batch_size: int
+    #: Of weights and pooled values.
     precision: Precision
+    #: Fused into the backward pass.
     optimizer: Optimizer
 
     @classmethod
@@ -98,26 +95,19 @@ def shard_sets(task: ShardingTask, plan: ShardingPlan) -> list[ShardSet | None]:
 
 
 class TimingJob(NamedTuple):
-    """One measurement of a shard set.
-
-    Attributes:
-        shard_set: the shards of the device.
-        warmups: steps that are run and not reported.
-        iterations: steps that are reported. Every step has ids of its own, the same ones in every job.
-    """
+    """One measurement of a shard set. Every step has ids of its own, the same ones in every job."""
 
     shard_set: ShardSet
+    #: Steps that are run and not reported.
     warmups: int
+    #: Steps that are reported.
     iterations: int
 
 
 class StepTimes(NamedTuple):
-    """The answer to a `TimingJob`.
+    """The answer to a `TimingJob`."""
 
-    Attributes:
-        times: forward and backward in ms, shape (iterations, 2).
-        notes: caveats for a reader of the times.
-    """
-
+    #: Forward and backward in ms, shape (iterations, 2).
     times: Floats
+    #: Caveats for a reader of the times.
     notes: tuple[str, ...] = ()

@@ -25,17 +25,15 @@ class Lookup:
         sums: shards, and where their columns go; the pooled values of shards that overlap are added up.
         dtype: of pooled values.
         dense: whether the operator leaves gradients to an optimiser.
-
-    Attributes:
-        width: columns of what is pooled.
-        num_shards: shards whose ids are looked up.
-        operator: of FBGEMM; None where the rank has no shard, and pools zeros.
     """
 
     def __init__(self, sums: Sums, dtype: torch.dtype, *, dense: bool = False) -> None:
         held = sums.shards
+        #: Columns of what is pooled.
         self.width = sums.width
+        #: Whose ids are looked up.
         self.num_shards = 0 if held is None else len(held.shards)
+        #: Of FBGEMM; None where the rank has no shard, and pools zeros.
         self.operator: Any = None
         self._dtype = dtype
         widths = [] if held is None else [shard.width for shard in held.shards]
@@ -54,12 +52,7 @@ class Lookup:
         return cls(Sums(held, tuple(begins), width), dtype)
 
     def pool(self, ids: Ids | None, samples: int) -> torch.Tensor:
-        """Return pooled values or partial sums, shape (samples, width).
-
-        Args:
-            ids: of these samples, None for a rank without shards.
-            samples: their number.
-        """
+        """Return pooled values or partial sums of so many samples, shape (samples, width)."""
         if self.operator is None or ids is None:
             return torch.zeros(samples, self.width, dtype=self._dtype)
         self._pooled = self.operator(ids.indices, ids.offsets)
@@ -73,7 +66,7 @@ class Lookup:
         return sums
 
     def backward(self, gradient: torch.Tensor) -> None:
-        """Take the gradient of what was pooled: update weights, or keep the gradient of a dense operator's weights."""
+        """Update weights, or keep the gradient of a dense operator's weights."""
         if self.operator is None:
             return
         if not self._as_pooled:
@@ -108,9 +101,7 @@ class DenseOptimizer(Protocol):
 class RowwiseAdagrad:
     """Adagrad with one state per row, the mean of its squared gradients, as FBGEMM and TorchRec have it.
 
-    Args:
-        weights: of all tables, one after the other, shape (n,).
-        shapes: rows and columns of each table.
+    Weights are of all tables, one after the other, shape (n,); shapes are rows and columns of each.
     """
 
     def __init__(self, weights: torch.nn.Parameter, shapes: list[tuple[int, int]]) -> None:
@@ -134,12 +125,7 @@ class RowwiseAdagrad:
 
 
 def dense_optimizer(operator: Any, optimizer: Optimizer) -> DenseOptimizer:
-    """Return the optimiser of a dense operator's weights.
-
-    Args:
-        operator: of a `Lookup`.
-        optimizer: of the task; it does the same as the one that is fused into other operators.
-    """
+    """Return the optimiser of a dense operator's weights, which does the same as the fused one."""
     if optimizer == "rowwise_adagrad":
         return RowwiseAdagrad(operator.weights, operator.embedding_specs)
     if optimizer == "exact_sgd":

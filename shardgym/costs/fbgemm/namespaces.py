@@ -59,7 +59,7 @@ def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_
         rank: number of this process.
         world_size: processes, at most 250.
         rate: of each link and direction, in bytes per second.
-        folder: empty at first, the same for all ranks; they tell each other there what they have done.
+        folder: empty at first; there the ranks tell each other what they have done.
         timeout_s: how long to wait for the others.
 
     Raises:

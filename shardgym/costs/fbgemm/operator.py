@@ -84,44 +84,30 @@ def dtype_of(shard_set: ShardSet) -> torch.dtype:
 
 
 class TableIds(NamedTuple):
-    """Ids of one table, or of a range of its rows, for one batch, on the device.
+    """Ids of one table, or of a range of its rows, for one batch, on the device."""
 
-    Attributes:
-        indices: row ids counted from the first row, sample by sample, int64, shape (number of ids,).
-        lengths: ids per sample, int64, shape (batch_size,).
-    """
-
+    #: Row ids counted from the first row, sample by sample, int64, shape (number of ids,).
     indices: torch.Tensor
+    #: Ids per sample, int64, shape (batch_size,).
     lengths: torch.Tensor
 
 
 class Ids(NamedTuple):
-    """Ids of all shards for one batch in FBGEMM's layout, on the device.
+    """Ids of all shards for one batch in FBGEMM's layout, on the device."""
 
-    Attributes:
-        indices: row ids inside each shard, shard by shard and sample by sample, int64, shape (number of ids,).
-        offsets: where each bag starts, and the end, int64, shape (shards * batch_size + 1,).
-    """
-
+    #: Row ids inside each shard, shard by shard and sample by sample, int64, shape (number of ids,).
     indices: torch.Tensor
+    #: Where each bag starts, and the end, int64, shape (shards * batch_size + 1,).
     offsets: torch.Tensor
 
 
 class RequestMaker:
-    """Draws and merges ids; every plan of a task gets the same ones.
-
-    Args:
-        seed: of the id draws.
-        device: where ids are cached and merged.
-        limit_bytes: size of the cache of drawn ids.
-
-    Attributes:
-        drawn: the cache of drawn ids, by table and batch.
-    """
+    """Draws ids on a device, of which it keeps so many bytes, and merges them; every plan of a task gets the same."""
 
     def __init__(self, seed: int, device: torch.device, limit_bytes: int) -> None:
         self._seed = seed
         self._device = device
+        #: By table and batch.
         self.drawn: LRUCache[Any, TableIds] = LRUCache(limit_bytes, tensor_bytes)
 
     def request(self, shard_set: ShardSet, batch: int) -> Ids:
@@ -145,7 +131,7 @@ class RequestMaker:
         return TableIds(*(torch.tensor(values, device=self._device) for values in bags))
 
 
-def tensor_bytes(tensors: TableIds | Ids) -> int:
+def tensor_bytes(tensors: TableIds) -> int:
     """Return the bytes of both tensors."""
     return sum(int(tensor.nbytes) for tensor in tensors)
 

@@ -16,43 +16,30 @@ from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
 from shardgym.costs.fbgemm.step_plan import StepClock, StepPlan
 from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledTables
 
-_ID_BYTES = 8
-
 
 class Features(NamedTuple):
-    """What one rank's samples look up.
+    """What one rank's samples look up."""
 
-    Attributes:
-        exchanged: by rank, in each of the shards that it looks up ids of all samples in.
-        replicated: in each replica.
-        unpooled: all ids, by unpooled table.
-    """
-
+    #: By rank, in each of the shards that it looks up ids of all samples in.
     exchanged: list[list[TableIds]]
+    #: In each replica.
     replicated: list[TableIds]
+    #: All ids, by unpooled table.
     unpooled: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 class Outputs(NamedTuple):
-    """What one rank's samples get.
+    """What one rank's samples get."""
 
-    Attributes:
-        pooled: columns of whole tables rank by rank, of tables cut by rows, of those in domains domain by domain, and
-            of replicas; shape (own samples, columns).
-        rows: of all ids, by unpooled table, shape (ids, columns).
-    """
-
+    #: Columns of whole tables rank by rank, of tables cut by rows, of those in domains domain by domain, and of
+    #: replicas; shape (own samples, columns).
     pooled: torch.Tensor
+    #: Of all ids, by unpooled table, shape (ids, columns).
     rows: dict[str, torch.Tensor]
 
 
 class Domains(NamedTuple):
-    """Process groups within fast domains and between them, as this rank sees them.
-
-    Attributes:
-        inside: of this rank's domain.
-        between: of the ranks at its place of all domains.
-    """
+    """Process groups of this rank's domain, and of the ranks at its place of all domains."""
 
     inside: dist.ProcessGroup
     between: dist.ProcessGroup
@@ -68,18 +55,7 @@ class Domains(NamedTuple):
 
 
 class PlanOnRank:
-    """The part of a plan that one rank holds.
-
-    Args:
-        plan: of all ranks.
-        samples: of all ranks.
-        number: of this rank.
-        domains: needed by plans with `domain_rows`.
-
-    Attributes:
-        whole, rows, domain_rows: lookups of all samples, by how they are exchanged.
-        replicas: a lookup of the rank's own samples.
-    """
+    """The part of a plan that one rank holds; `domains` are needed by plans with `domain_rows`."""
 
     def __init__(self, plan: StepPlan, samples: Sequence[int], number: int, domains: Domains | None = None) -> None:
         example = plan.example
@@ -89,9 +65,11 @@ class PlanOnRank:
         self._samples = list(samples)
         self._own_samples = samples[number]
         self._dtype = dtype_of(example)
+        #: Of all samples, by how their outputs are exchanged.
         self.whole = Lookup.of(plan.whole[number], self._dtype)
         self.rows = Lookup(plan.rows[number], self._dtype) if plan.rows else None
         self.domain_rows = Lookup(plan.domain_rows[number], self._dtype) if plan.domain_rows else None
+        #: Of the rank's own samples.
         self.replicas = None if plan.replicas is None else Lookup(plan.replicas, self._dtype, dense=True)
         if self.replicas is not None:
             self._optimizer = dense_optimizer(self.replicas.operator, example.optimizer)
@@ -154,26 +132,36 @@ class PlanOnRank:
 
     def _exchanged_ids(self, features: Sequence[Sequence[TableIds]], clock: StepClock) -> list[Ids | None]:
         """Return the ids of each lookup, the samples of all ranks together; None for one without shards."""
-        sent_lengths, sent_ids = _packed(features)
+        flat = [ids for to in features for ids in to]
+        sent_lengths, sent_ids = torch.cat([ids.lengths for ids in flat]), torch.cat([ids.indices for ids in flat])
+        clock.work("pack_ids")
         lengths_from = [count * self._num_shards for count in self._samples]
         lengths_to = [self._own_samples * len(to) for to in features]
-        lengths = torch.empty(sum(lengths_from), dtype=torch.int64)
-        clock.work("pack_ids")
-        clock.exchange(
-            "lengths_exchange",
-            lambda: exchange(AllToAll(lengths, sent_lengths, lengths_from, lengths_to)),
-            [_ID_BYTES * count for count in lengths_to],
-        )
+        lengths = self._all_to_all("lengths_exchange", sent_lengths, lengths_from, lengths_to, clock)
         ids_from = [int(part.sum()) for part in torch.split(lengths, lengths_from)]
         ids_to = [sum(len(ids.indices) for ids in to) for to in features]
-        received = torch.empty(sum(ids_from), dtype=torch.int64)
         clock.work("count_ids")
-        clock.exchange(
-            "values_exchange",
-            lambda: exchange(AllToAll(received, sent_ids, ids_from, ids_to)),
-            [_ID_BYTES * count for count in ids_to],
-        )
+        received = self._all_to_all("values_exchange", sent_ids, ids_from, ids_to, clock)
         return self._grouped(received, lengths, lengths_from)
+
+    def _all_to_all(
+        self,
+        part: str,
+        sent: torch.Tensor,
+        counts_from: list[int],
+        counts_to: list[int],
+        clock: StepClock,
+        group: dist.ProcessGroup | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """Return what `ranks`, all by default, sent to this one, rank by rank, flat."""
+        received = torch.empty(sum(counts_from), dtype=sent.dtype)
+        clock.exchange(
+            part,
+            lambda: exchange(AllToAll(received, sent.view(-1), counts_from, counts_to), group=group),
+            self._bytes(counts_to, ranks, sent.element_size()),
+        )
+        return received
 
     def _grouped(self, ids: torch.Tensor, lengths: torch.Tensor, lengths_from: list[int]) -> list[Ids | None]:
         """Return ids and offsets shard by shard, for each lookup; None for one without shards."""
@@ -210,69 +198,40 @@ class PlanOnRank:
         """Return the columns of whole tables for the rank's own samples, rank by rank, each of shape (samples, n)."""
         values_to = [count * self.whole.width for count in self._samples]
         values_from = [self._own_samples * width for width in self._widths]
-        outputs = torch.empty(sum(values_from), dtype=self._dtype)
-        clock.exchange(
-            "output_exchange",
-            lambda: exchange(AllToAll(outputs, pooled.view(-1), values_from, values_to)),
-            self._bytes(values_to),
-        )
+        outputs = self._all_to_all("output_exchange", pooled, values_from, values_to, clock)
         blocks = zip(torch.split(outputs, values_from), self._widths, strict=True)
         return [part.view(self._own_samples, width) for part, width in blocks]
 
     def _reduced(self, pooled: torch.Tensor, clock: StepClock) -> torch.Tensor:
         """Return partial sums of all ranks for the rank's own samples, shape (D, samples, columns)."""
-        width = pooled.shape[1]
+        size, width = len(self._samples), pooled.shape[1]
         values_to = [count * width for count in self._samples]
-        sums = torch.empty(len(self._samples), self._own_samples, width, dtype=self._dtype)
-        values_from = [self._own_samples * width] * len(self._samples)
-        clock.exchange(
-            "sum_exchange",
-            lambda: exchange(AllToAll(sums.view(-1), pooled.view(-1), values_from, values_to)),
-            self._bytes(values_to),
-        )
-        return sums
+        sums = self._all_to_all("sum_exchange", pooled, [self._own_samples * width] * size, values_to, clock)
+        return sums.view(size, self._own_samples, width)
 
     def _reduced_in_domains(self, pooled: torch.Tensor, clock: StepClock) -> list[torch.Tensor]:
         """Return columns of tables in domains for the rank's own samples, domain by domain."""
         assert self._domains is not None
         inside, between = self._domains
-        size = self._plan.domain_size
-        width = pooled.shape[1]
-        own = self._place_samples[self._number % size]
-        sums = torch.empty(size, own, width, dtype=self._dtype)
-        values_to = [count * width for count in self._place_samples]
+        size, width = self._plan.domain_size, pooled.shape[1]
+        added = pooled
         if size > 1:
-            clock.exchange(
-                "domain_sum_exchange",
-                lambda: exchange(
-                    AllToAll(sums.view(-1), pooled.view(-1), [own * width] * size, values_to), group=inside
-                ),
-                self._bytes(values_to, self._peers_inside),
+            own = self._place_samples[self._number % size]
+            values_to = [count * width for count in self._place_samples]
+            sums = self._all_to_all(
+                "domain_sum_exchange", pooled, [own * width] * size, values_to, clock, inside, self._peers_inside
             )
-            added = sums.sum(dim=0)
-        else:
-            added = pooled
+            added = sums.view(size, own, width).sum(dim=0)
         clock.work("add_sums")
         peers, widths = self._peers_between, self._domain_widths
         sent = [self._samples[peer] * width for peer in peers]
         received = [self._own_samples * columns for columns in widths]
-        outputs = torch.empty(sum(received), dtype=self._dtype)
-        clock.exchange(
-            "between_exchange",
-            lambda: exchange(AllToAll(outputs, added.view(-1), received, sent), group=between),
-            self._bytes(sent, peers),
-        )
+        outputs = self._all_to_all("between_exchange", added, received, sent, clock, between, peers)
         blocks = zip(torch.split(outputs, received), widths, strict=True)
         return [part.view(self._own_samples, columns) for part, columns in blocks]
 
     def _backward(self, joined: torch.Tensor, of_ids: dict[str, torch.Tensor], clock: StepClock) -> None:
-        """Exchange gradients of what was put out and update weights.
-
-        Args:
-            joined: gradients of what was pooled.
-            of_ids: those of the rows of unpooled tables.
-            clock: as of `step`.
-        """
+        """Exchange gradients of what was put out, pooled and of the rows of unpooled tables, and update weights."""
         columns = [
             sum(self._widths) if self._plan.has_whole else 0,
             self.rows.width if self.rows is not None else 0,
@@ -283,17 +242,13 @@ class PlanOnRank:
         sent_whole = _flat_blocks(whole, self._widths) if self._plan.has_whole else whole
         sent_rows = self._padded(rows, max(self._samples)) if self.rows is not None else rows
         sent_domains = _flat_blocks(domain_rows, self._domain_widths) if self.domain_rows is not None else domain_rows
-        gradient = torch.empty(sum(self._samples) * self.whole.width, dtype=self._dtype)
+        gradient = None
         packed = self.unpooled.packed(of_ids)
         clock.work("pack_gradients")
         if self._plan.has_whole:
             values_from = [self._own_samples * width for width in self._widths]
             values_to = [count * self.whole.width for count in self._samples]
-            clock.exchange(
-                "gradient_exchange",
-                lambda: exchange(AllToAll(gradient, sent_whole, values_to, values_from)),
-                self._bytes(values_from),
-            )
+            gradient = self._all_to_all("gradient_exchange", sent_whole, values_to, values_from, clock)
         row_gradient = None if self.rows is None else self._gathered(sent_rows, rows.numel(), clock)
         domain_gradient = None
         if self.domain_rows is not None:
@@ -301,7 +256,8 @@ class PlanOnRank:
         unpooled_gradients = self.unpooled.exchanged_gradients(packed, clock)
         if self.replicas is not None:
             self._replicas_backward(self.replicas, replicas, clock)
-        self.whole.backward(gradient.view(sum(self._samples), self.whole.width))
+        if gradient is not None:
+            self.whole.backward(gradient.view(sum(self._samples), self.whole.width))
         if self.rows is not None and row_gradient is not None:
             self.rows.backward(_unpadded(row_gradient, self._samples))
         if self.domain_rows is not None and domain_gradient is not None:
@@ -330,15 +286,11 @@ class PlanOnRank:
         size = self._plan.domain_size
         most = max(self._place_samples)
         own = self._place_samples[self._number % size] * width
-        padded = torch.zeros(most, width, dtype=self._dtype)
         peers = self._peers_between
         from_peers = [self._samples[peer] * width for peer in peers]
         to_peers = [self._own_samples * columns for columns in self._domain_widths]
-        clock.exchange(
-            "between_gradient_exchange",
-            lambda: exchange(AllToAll(padded.view(-1)[:own], sent, from_peers, to_peers), group=between),
-            self._bytes(to_peers, peers),
-        )
+        received = self._all_to_all("between_gradient_exchange", sent, from_peers, to_peers, clock, between, peers)
+        padded = self._padded(received.view(-1, width), most) if width else received.new_zeros(most, 0)
         if size == 1:
             return padded[None]
         gathered = torch.empty(size, most, width, dtype=self._dtype)
@@ -383,20 +335,15 @@ class PlanOnRank:
         padded[len(block) :] = 0
         return padded
 
-    def _bytes(self, elements: Sequence[int], ranks: Sequence[int] | None = None) -> list[int]:
+    def _bytes(
+        self, elements: Sequence[int], ranks: Sequence[int] | None = None, element_bytes: int | None = None
+    ) -> list[int]:
         """Return the bytes of elements that go to ranks, all by default, of every rank."""
-        if ranks is None:
-            return [count * self._dtype.itemsize for count in elements]
+        item = element_bytes or self._dtype.itemsize
         sent = [0] * len(self._samples)
-        for rank, count in zip(ranks, elements, strict=True):
-            sent[rank] = count * self._dtype.itemsize
+        for rank, count in zip(range(len(sent)) if ranks is None else ranks, elements, strict=True):
+            sent[rank] = count * item
         return sent
-
-
-def _packed(features: Sequence[Sequence[TableIds]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return lengths and ids for all shards, rank by rank."""
-    flat = [ids for to in features for ids in to]
-    return torch.cat([ids.lengths for ids in flat]), torch.cat([ids.indices for ids in flat])
 
 
 def _flat_blocks(block: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:

@@ -20,11 +20,7 @@ _RESAMPLES = 200
 def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Container[K]) -> Iterator[K]:
     """Yield every key once per round in random order, so that drift of the machine affects all of them alike.
 
-    Args:
-        keys: of the things to measure, distinct.
-        rounds: number of rounds.
-        rng: shuffles every round.
-        failed: keys that are in this container when their turn comes are skipped; the caller may add to it meanwhile.
+    Keys that are in `failed` when their turn comes are skipped; the caller may add to it meanwhile.
     """
     for _ in range(rounds):
         for key in rng.sample(keys, len(keys)):
@@ -33,16 +29,13 @@ def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Cont
 
 
 class ShardSetTimes(NamedTuple):
-    """Measured times; each shard set is either in `samples` or in `failed`.
+    """Measured times; each shard set is either in `samples` or in `failed`."""
 
-    Attributes:
-        samples: forward and backward times in ms, shape (rounds, iterations, 2).
-        failed: why there are no times.
-        notes: caveats for a reader of the times, for shard sets that have any.
-    """
-
+    #: Forward and backward times in ms, shape (rounds, iterations, 2).
     samples: dict[ShardSet, Floats]
+    #: Why there are no times.
     failed: dict[ShardSet, str]
+    #: Caveats for a reader of the times, for shard sets that have any.
     notes: dict[ShardSet, tuple[str, ...]]
 
 
@@ -65,13 +58,9 @@ def time_shard_sets(
 
 
 def mean_of_medians(samples: Floats) -> Floats:
-    """Return the mean over steps of the median over rounds.
+    """Return the mean over steps of the median over rounds, shape (...), from samples of shape (rounds, steps, ...).
 
-    Args:
-        samples: shape (rounds, steps, ...): step i of every round did exactly the same work, other steps did not.
-
-    Returns:
-        Shape (...).
+    Step i of every round did exactly the same work, other steps did not.
     """
     return np.asarray(np.median(samples, axis=0).mean(axis=0), dtype=np.float64)
 

@@ -56,46 +56,35 @@ _OUTPUT_COPIES = 6
 
 
 class StepJob(NamedTuple):
-    """A message to all ranks: steps of one plan.
-
-    Attributes:
-        plan: what all devices hold.
-        batches: numbers of the batches of ids; ids of different numbers are drawn apart.
-        warmups: how many of the batches are for steps that are run and not reported.
-        seed: of the id draws.
-        timed_exchanges: whether devices enter exchanges when their clocks say so, and their time counts.
-    """
+    """A message to all ranks: steps of one plan."""
 
     plan: StepPlan
+    #: Numbers of the batches of ids; ids of different numbers are drawn apart.
     batches: tuple[int, ...]
+    #: How many of the batches are for steps that are run and not reported.
     warmups: int
+    #: Of the id draws.
     seed: int
+    #: Whether devices enter exchanges when their clocks say so, and their time counts.
     timed_exchanges: bool
 
 
 class RankSteps(NamedTuple):
-    """The answer of one rank; I timed steps, P parts.
+    """The answer of one rank; I timed steps, P parts."""
 
-    Attributes:
-        parts_ms: CPU time of work; of exchanges the wall time from when this rank enters, 0 if they are not timed,
-            shape (I, P).
-        sent_bytes: sent to every rank in each exchange that the plan has, by its part, shape (I, D). An all-reduce is
-            two exchanges of these.
-    """
-
+    #: Time of work; of exchanges the wall time from when this rank enters, 0 if they are not timed, shape (I, P).
     parts_ms: Floats
+    #: Sent to every rank in each exchange that the plan has, by its part, shape (I, D). An all-reduce is two exchanges
+    #: of these.
     sent_bytes: Mapping[str, Ints]
 
 
 class PlanSteps(NamedTuple):
-    """Measured parts of the steps of one plan; R rounds of I steps on D devices, each step with ids of its own.
+    """Measured parts of the steps of one plan; R rounds of I steps on D devices, each step with ids of its own."""
 
-    Attributes:
-        parts_ms: as in `RankSteps`, shape (R, I, D, P).
-        sent_bytes: likewise, what each device (row) sent to each other one (column), shape (R, I, D, D).
-    """
-
+    #: As in `RankSteps`, shape (R, I, D, P).
     parts_ms: Floats
+    #: Likewise, what each device (row) sent to each other one (column), shape (R, I, D, D).
     sent_bytes: Mapping[str, Ints]
 
 
@@ -173,14 +162,11 @@ def require_memory(job: StepJob) -> None:
 
 
 class StepPhases(NamedTuple):
-    """A step of one plan in ms.
+    """A step of one plan."""
 
-    Attributes:
-        per_device: as `PlanCost.per_device`, shape (D, 5); ids with packing and grouping.
-        noise: relative standard error of the whole step.
-    """
-
+    #: In ms, as `PlanCost.per_device`, shape (D, 5); ids with packing and grouping.
     per_device: Floats
+    #: Relative standard error of the whole step.
     noise: float
 
 

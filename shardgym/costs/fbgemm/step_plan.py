@@ -37,27 +37,18 @@ class StepClock(Protocol):
 
 
 class Sums(NamedTuple):
-    """Shards of one device that pool parts of columns, and where these go among the columns that are added up.
+    """Shards of one device that pool parts of columns, and where these go among the columns that are added up."""
 
-    Attributes:
-        shards: None where the device has none and puts in zeros.
-        begins: first column of each shard among those added up.
-        width: columns that are added up.
-    """
-
+    #: None where the device has none and puts in zeros.
     shards: ShardSet | None
+    #: First column of each shard among those added up.
     begins: tuple[int, ...]
+    #: Columns that are added up.
     width: int
 
 
 class Rows(NamedTuple):
-    """Unpooled shards of one device that are looked up together.
-
-    Attributes:
-        shards: None where the device has none.
-        begins: first column of each.
-        width: columns of each.
-    """
+    """Unpooled shards of one device that are looked up together: None without any, first columns, width of each."""
 
     shards: ShardSet | None
     begins: tuple[int, ...]
@@ -65,24 +56,20 @@ class Rows(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """A plan as ranks need it; D devices.
+    """A plan as ranks need it; D devices."""
 
-    Attributes:
-        whole: shards with all rows of their tables, None where a device has none, length D.
-        rows: shards of tables whose rows any devices have, length D; empty if there are none.
-        domain_rows: shards of tables whose rows one fast domain has, length D; empty if there are none. The columns
-            added up are those of the device's domain.
-        replicas: shards that every device holds; None if there are none.
-        domain_size: devices of a fast domain.
-        unpooled: shards of unpooled tables by what is exchanged together: whole tables, tables cut by columns, tables
-            cut by rows. In each those of one width and whole in their rows, or not, are together, length D.
-    """
-
+    #: Shards with all rows of their tables, None where a device has none, length D.
     whole: tuple[ShardSet | None, ...]
+    #: Shards of tables whose rows any devices have, length D; empty if there are none.
     rows: tuple[Sums, ...] = ()
+    #: Shards of tables whose rows one fast domain has, likewise; the columns added up are those of the device's domain.
     domain_rows: tuple[Sums, ...] = ()
+    #: Shards that every device holds; None if there are none.
     replicas: Sums | None = None
+    #: Devices of a fast domain.
     domain_size: int = 1
+    #: Shards of unpooled tables by what is exchanged together: whole tables, tables cut by columns, tables cut by rows.
+    #: In each those of one width and whole in their rows, or not, are together, length D.
     unpooled: tuple[tuple[tuple[Rows, ...], ...], ...] = ()
 
     @classmethod
@@ -151,10 +138,7 @@ class StepPlan(NamedTuple):
 
     @property
     def pooled_columns(self) -> int:
-        """Columns that devices put out for the whole batch, all together, an unpooled one for each id of a sample.
-
-        Zeros and partial sums count.
-        """
+        """Columns that devices put out for the whole batch, zeros and partial sums too; an unpooled one for each id."""
         sums = (*self.rows, *self.domain_rows, *([] if self.replicas is None else [self.replicas]))
         unpooled = [
             math.ceil(shard.width * shard.ids_per_sample)
@@ -175,17 +159,11 @@ def _exchanged_together(task: ShardingTask, unpooled: Sequence[Shard]) -> list[l
     held: dict[str, list[Shard]] = {}
     for shard in unpooled:
         held.setdefault(shard.table, []).append(shard)
-    whole: list[Shard] = []
-    columns: list[Shard] = []
-    rows: list[Shard] = []
+    by_type: tuple[list[Shard], ...] = ([], [], [])
     for name, shards in held.items():
-        if any(shard.num_rows < task.table(name).num_embeddings for shard in shards):
-            rows += shards
-        elif len(shards) > 1:
-            columns += shards
-        else:
-            whole += shards
-    return [shards for shards in (whole, columns, rows) if shards]
+        by_rows = any(shard.num_rows < task.table(name).num_embeddings for shard in shards)
+        by_type[2 if by_rows else len(shards) > 1].extend(shards)
+    return [shards for shards in by_type if shards]
 
 
 def _of_widths(task: ShardingTask, shards: Sequence[Shard]) -> tuple[tuple[Rows, ...], ...]:

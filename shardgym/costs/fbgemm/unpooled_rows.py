@@ -21,29 +21,18 @@ from shardgym.tables.table import EmbeddingTable
 
 
 class RowLookup:
-    """Puts out a row for each id of the shards of one width on one rank.
-
-    Args:
-        rows: the shards.
-
-    Attributes:
-        num_shards: whose ids are looked up.
-        operator: of FBGEMM; None where the rank has no shard.
-    """
+    """Puts out a row for each id of the shards of one width on one rank."""
 
     def __init__(self, rows: Rows) -> None:
+        #: Whose ids are looked up.
         self.num_shards = 0 if rows.shards is None else len(rows.shards.shards)
+        #: Of FBGEMM; None where the rank has no shard.
         self.operator: Any = None if rows.shards is None else build_operator(rows.shards, bounds_check=True)
         self._rows: Any = None
         self._counts: list[int] = []
 
     def look_up(self, ids: Ids | None, samples: Sequence[int]) -> list[list[torch.Tensor]]:
-        """Return the rows of each rank's samples in each shard, by rank.
-
-        Args:
-            ids: of all samples, None for a rank without shards.
-            samples: of each rank.
-        """
+        """Return the rows of each rank's samples in each shard, by rank; `ids` are of all samples."""
         if self.operator is None or ids is None:
             return [[] for _ in samples]
         of_shard = sum(samples)
@@ -64,36 +53,21 @@ class RowLookup:
 
 
 class _Piece(NamedTuple):
-    """Rows of the own samples' ids in one shard.
-
-    Attributes:
-        shard: which one.
-        columns: of its table.
-        num_ids: in the shard.
-    """
+    """Rows of the own samples' ids in one shard."""
 
     shard: ShardSpec
+    #: Of its table.
     columns: slice
+    #: In the shard.
     num_ids: int
 
     @property
     def size(self) -> int:
-        """Values."""
         return self.num_ids * self.shard.width
 
 
 class RowsOfType:
-    """Unpooled tables of one sharding type on one rank.
-
-    Args:
-        of_widths: shards that are looked up together, by rank, see `StepPlan.unpooled`.
-        samples: of all ranks.
-        number: of this rank.
-        dtype: of what is exchanged.
-
-    Attributes:
-        lookups: of all samples, one of each width, for whole columns and for rows apart.
-    """
+    """Unpooled tables of one sharding type on one rank; `of_widths` as in `StepPlan.unpooled`."""
 
     def __init__(
         self, of_widths: Sequence[Sequence[Rows]], samples: Sequence[int], number: int, dtype: torch.dtype
@@ -101,13 +75,15 @@ class RowsOfType:
         self._of_widths = of_widths
         self._samples = list(samples)
         self._dtype = dtype
+        #: Of all samples, one of each width, for whole columns and for rows apart.
         self.lookups = [RowLookup(of_devices[number]) for of_devices in of_widths]
         tables = (piece[0].table for rank in range(len(samples)) for piece in self._shards(rank))
         self._tables: dict[str, EmbeddingTable] = {table.name: table for table in tables}
         self._pieces: list[list[_Piece]] = []
         self._places: dict[ShardSpec, torch.Tensor] = {}
         self._num_ids: dict[str, int] = {}
-        self._sent: list[int] = []
+        #: Values that this rank sends to each in this step.
+        self.sent: list[int] = []
         self._shapes: list[list[tuple[int, int]]] = []
 
     def num_shards(self, rank: int) -> int:
@@ -118,15 +94,10 @@ class RowsOfType:
         """Return the rows that go to all ranks, rank by rank, flat; `ids` are those of each lookup."""
         parts = [lookup.look_up(of, self._samples) for lookup, of in zip(self.lookups, ids, strict=True)]
         of_ranks = [[rows for of_lookup in parts for rows in of_lookup[rank]] for rank in range(len(self._samples))]
-        self._sent = [sum(rows.numel() for rows in to_rank) for to_rank in of_ranks]
+        self.sent = [sum(rows.numel() for rows in to_rank) for to_rank in of_ranks]
         self._shapes = [[(len(rows), rows.shape[1]) for rows in to_rank] for to_rank in of_ranks]
         flat = [rows.reshape(-1) for to_rank in of_ranks for rows in to_rank]
         return torch.cat(flat).to(self._dtype) if flat else torch.empty(0, dtype=self._dtype)
-
-    @property
-    def sent(self) -> list[int]:
-        """Values that this rank sends to each in this step."""
-        return self._sent
 
     @property
     def received(self) -> list[int]:
@@ -202,30 +173,16 @@ class RowsOfType:
 
 
 class UnpooledTables:
-    """The unpooled part of a plan on one rank.
-
-    Args:
-        plan: of all ranks.
-        samples: of all ranks.
-        number: of this rank.
-        dtype: of what is exchanged.
-
-    Attributes:
-        lookups: of all samples; ids of their shards are last among those that are exchanged.
-    """
+    """The unpooled part of a plan on one rank; values of `dtype` are exchanged."""
 
     def __init__(self, plan: StepPlan, samples: Sequence[int], number: int, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._types = [RowsOfType(of_widths, samples, number, dtype) for of_widths in plan.unpooled]
+        #: Of all samples; ids of their shards are last among those that are exchanged.
         self.lookups = [lookup for of_type in self._types for lookup in of_type.lookups]
 
     def expect(self, features: Sequence[Sequence[TableIds]], tables: Mapping[str, torch.Tensor]) -> None:
-        """Work out what comes back, and where rows of ids belong.
-
-        Args:
-            features: ids of the own samples that go to each rank, shard by shard, those of pooled shards first.
-            tables: all ids of the own samples, by table.
-        """
+        """See `RowsOfType.expect`; `features` begin with ids of pooled shards."""
         ends = [len(to_rank) for to_rank in features]
         for of_type in reversed(self._types):
             begins = [end - of_type.num_shards(rank) for rank, end in enumerate(ends)]

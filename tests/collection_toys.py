@@ -10,37 +10,34 @@ from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError
 
 
-class ToyPool:
+class ToyTimer:
     """Answers jobs at once. Class attributes say when it breaks off, what it refuses and which times are noted."""
 
     ends_after: int | None = None
     refuses: frozenset[int] = frozenset()
     waits: frozenset[int] = frozenset()
     answered = 0
+    facts = ({"hardware": "cpu-toy-2c", "versions": {}},)
 
     def __init__(self, device, seed, timeout_s):
         pass
 
-    def facts(self):
-        return {"hardware": "cpu-toy-2c", "versions": {}}
+    def start(self):
+        pass
 
     def close(self):
         pass
 
-    def run(self, jobs):
-        for job in jobs:
-            yield self._answer(job)
-
-    def _answer(self, job):
+    def ask(self, job):
         cls = type(self)
         if cls.ends_after is not None and cls.answered >= cls.ends_after:
             raise KeyboardInterrupt
         cls.answered += 1
         if cls.answered in cls.refuses:
-            return job, "worker died with signal -9 (SIGKILL)"
+            raise MeasurementError("worker died with signal -9 (SIGKILL)")
         step = job.shard_set.width / 100
         notes = (HOST_WAITED,) if cls.answered in cls.waits else ()
-        return job, StepTimes(np.array([[step, 2 * step]] * job.iterations), notes)
+        return [StepTimes(np.array([[step, 2 * step]] * job.iterations), notes)]
 
 
 class ToyGroup:
@@ -56,11 +53,10 @@ class ToyGroup:
     def start(self):
         pass
 
-    def ask(self, jobs):
+    def ask(self, job):
         if self.broken:
             raise MeasurementError("device 1: worker died")
-        job = jobs[0]
-        assert job.plan.num_devices == len(jobs) == self.size
+        assert job.plan.num_devices == self.size
         steps = len(job.batches) - job.warmups
         widths = [0 if held is None else held.width for held in job.plan.whole]
         parts = [np.arange(1, len(PARTS) + 1) * width / 100 for width in widths]
@@ -71,9 +67,9 @@ class ToyGroup:
 
 
 def install(monkeypatch):
-    """Let `collect` measure with fresh toys; returns the pool's and the group's class."""
-    pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {"made": [], "ended": []})
-    monkeypatch.setattr(collect_module, "WorkerPool", pool)
+    """Let `collect` measure with fresh toys; returns the timer's and the group's class."""
+    timer, group = type("Timer", (ToyTimer,), {}), type("Group", (ToyGroup,), {"made": [], "ended": []})
+    monkeypatch.setattr(collect_module, "kernel_timer", timer)
     monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
-    monkeypatch.setattr(collect_module, "RankGroup", group)
-    return pool, group
+    monkeypatch.setattr(collect_module, "step_ranks", group)
+    return timer, group

@@ -1,4 +1,4 @@
-"""Versions without imports, and the commit of the right checkout."""
+"""Versions without imports, the commit of the right checkout, memory that is free, tags of hardware."""
 
 from __future__ import annotations
 
@@ -54,3 +54,64 @@ def test_no_checkout_and_no_git_give_no_commit(tmp_path, checkout, monkeypatch):
     assert machine.commit.__wrapped__(outside) == ""
     monkeypatch.setenv("PATH", "")
     assert machine.commit.__wrapped__(checkout) == ""
+
+
+MEMORY = {
+    "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n",
+    "proc/self/cgroup": "0::/a/b\n",
+    "cgroup/a/b/memory.max": "max\n",
+    "cgroup/a/b/memory.current": "10\n",
+    "cgroup/a/memory.max": "3000\n",
+    "cgroup/a/memory.current": "1000\n",
+}
+OLDER = {
+    "proc/meminfo": "MemAvailable:    4000 kB\n",
+    "proc/self/cgroup": "7:cpu:/\n4:memory:/x\n",
+    "cgroup/memory/x/memory.limit_in_bytes": "5000\n",
+    "cgroup/memory/x/memory.usage_in_bytes": "6000\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "count", "available"),
+    [(MEMORY, 1, 4000 * 1024), (MEMORY, 4, 4000 * 1024), (MEMORY, 6, 2000), (OLDER, 4, 0)],
+)
+def test_free_memory_is_that_of_the_machine_or_of_the_tightest_group(tmp_path, files, count, available):
+    for name, text in list(files.items())[:count]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert machine.available_bytes(tmp_path / "proc", tmp_path / "cgroup") == available
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-xeon"),
+        ("AMD EPYC 7B12 64-Core Processor", "amd-epyc-7b12"),
+        ("NVIDIA H200", "nvidia-h200"),
+    ],
+)
+def test_hardware_names_become_tags(name, expected):
+    assert machine.slug(name) == expected
+
+
+AMD = {"vendor_id": "AuthenticAMD", "model name": "AMD EPYC", "flags": "avx2 fma avx512f avx512bw avx512dq avx512vl"}
+INTEL = {"vendor_id": "GenuineIntel", "cpu family": 6, "model": 143, "model name": "Intel(R) Xeon(R)"}
+
+
+@pytest.mark.parametrize(
+    ("told", "tag"),
+    [
+        (AMD | {"cpu family": 26, "model": 2}, "amd-family26-model2-avx512"),
+        (AMD | {"cpu family": 25, "model": 17}, "amd-family25-model17-avx512"),
+        (INTEL | {"flags": "avx2 fma avx512f"}, "intel-family6-model143-avx2"),
+        (INTEL | {"flags": "sse4_2"}, "intel-family6-model143-scalar"),
+        ({"model name": "ARM Neoverse-V2", "Features": "sve"}, "arm-neoverse-v2"),
+    ],
+)
+def test_a_processors_tag_names_its_generation_and_the_instructions_that_choose_kernels(tmp_path, told, tag):
+    """Two cores, of which Linux says the same."""
+    core = "".join(f"{field}\t: {value}\n" for field, value in told.items())
+    (tmp_path / "cpuinfo").write_text(f"{core}\n{core}")
+    assert machine.processor(tmp_path / "cpuinfo") == tag
+    assert machine.processor(tmp_path / "missing")

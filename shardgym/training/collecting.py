@@ -19,11 +19,10 @@ from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
-from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
-from shardgym.costs.fbgemm.ranks import RankGroup
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.workers import Workers, kernel_timer, require_fbgemm, step_ranks
 from shardgym.costs.links import samples_per_device
-from shardgym.errors import InputError, UnknownNameError, import_extra
+from shardgym.errors import InputError, MeasurementError, UnknownNameError, import_extra
 from shardgym.files import append_flushed, drop_torn_line, only_writer, read_lines, write_whole
 from shardgym.machine import usable_cores, utc_now, versions
 from shardgym.progress import progress_bar
@@ -225,18 +224,19 @@ class _Measuring:
     def __init__(self, device: str, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
-        self._pool = WorkerPool(device, seed, _TIMEOUT_S)
+        self._timer = kernel_timer(device, seed, _TIMEOUT_S)
         #: By number of devices. They stay for later tasks: starting one takes seconds.
-        self._groups: dict[int, RankGroup] = {}
+        self._groups: dict[int, Workers] = {}
         self._num_tasks = 0
         self._rng = random.Random(seed)
 
     def __enter__(self) -> _Measuring:
-        self.hardware: str = self._pool.facts()["hardware"]
+        self._timer.start()
+        self.hardware: str = self._timer.facts[0]["hardware"]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.close()
+        self._timer.close()
         self._close_groups()
 
     def measure(self, sample: Sample) -> tuple[list[dict[str, Any]], str]:
@@ -247,9 +247,10 @@ class _Measuring:
         held = draw_shard_set(self._space, self._seed, sample.role, sample.number)
         values = held.batch_size * sum(shard.ids_per_sample * shard.width for shard in held.shards)
         iterations = _SMALL_ITERATIONS if values < _SMALL_VALUES else _ITERATIONS
-        _, outcome = next(self._pool.run([TimingJob(held, _WARMUPS, iterations)]))
-        if isinstance(outcome, str):
-            return [], outcome
+        try:
+            (outcome,) = self._timer.ask(TimingJob(held, _WARMUPS, iterations))
+        except MeasurementError as error:
+            return [], str(error)
         if outcome.notes:  # nobody reads the notes of a sample that a model is trained on
             return [], "; ".join(outcome.notes)
         return [{"sample_id": str(sample), **_common(sample, held, outcome.times)}], ""
@@ -262,7 +263,7 @@ class _Measuring:
         self._num_tasks += 1
         size = len(plans[0])
         if size not in self._groups:
-            self._groups[size] = RankGroup(size, "cpu", _TIMEOUT_S)
+            self._groups[size] = step_ranks(size, "cpu", _TIMEOUT_S)
         group = self._groups[size]
         group.start()
         found, failed = step.time_steps(

@@ -1,33 +1,33 @@
 """FbgemmCost as a whole, on tasks that take milliseconds, and how it lives through failing processes."""
 
+import dataclasses
+import importlib.util
 import os
+import pickle
 import signal
 import subprocess
 import sys
-import textwrap
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
+from shardgym.costs.fbgemm import cost as cost_module
 from shardgym.costs.fbgemm import namespaces
-from shardgym.costs.fbgemm.cost import why_not_measured
+from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, why_not_measured
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
-from shardgym.costs.fbgemm.process import ChildProcess
-from shardgym.costs.fbgemm.step import StepJob
+from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.workers import Workers
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError
+from shardgym.errors import InputError, MissingDependencyError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
+from shardgym.processes import Child
 from shardgym.tables.table import EmbeddingTable, RecordedIds
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
-
-pytestmark = pytest.mark.measured
 
 A, B, C = EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)
 QUICK = {"rounds": 2, "warmups": 0, "iterations": 2}
@@ -40,90 +40,91 @@ def task(tables=(A, B, C), devices=2, **changes):
 
 TASK = task()
 APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_wise(TASK, [0, 0, 0])
+DOMAINS = task(topology=Topology(num_devices=4, memory_bytes=2**60, fast_domain_size=2, inter_bandwidth=4e9))
 
 
 @pytest.fixture(scope="module")
 def cost():
+    """One group of two processes, and one of four."""
     with make_cost("fbgemm", **QUICK) as model:
         yield model
 
 
-def test_a_step_has_five_phases_that_the_total_includes(cost):
-    apart, together = cost.evaluate(TASK, [APART, TOGETHER])
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"device": "tpu"}, "device='tpu': expected one of cpu, cuda"),
+        ({"rounds": 1}, "rounds 1 is not a whole number from 2 on"),
+        ({"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
+        ({"timeout_s": float("nan")}, "timeout_s=nan"),
+    ],
+)
+def test_bad_settings_are_refused_with_what_was_expected(setting, message):
+    with pytest.raises(InputError, match=message):
+        FbgemmCost(**setting)
+
+
+@pytest.mark.parametrize(("device", "extra"), [("cpu", "cpu"), ("cuda", "gpu")])
+def test_a_missing_fbgemm_names_the_extra(monkeypatch, device, extra):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=rf"shardgym\[{extra}\]"):
+        make_cost("fbgemm", device=device)
+
+
+def test_settings_make_the_same_model_again_and_survive_pickling(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    model = make_cost("fbgemm", rounds=3, comm="modelled")
+    assert make_cost("fbgemm", **model.settings()).settings() == model.settings()
+    assert pickle.loads(pickle.dumps(model)).settings() == model.settings()
+
+
+@pytest.mark.parametrize(
+    ("device", "hardware", "is_noted"),
+    [
+        ("cpu-core", "cpu-amd-epyc-8c", False), ("a100", "cpu-amd-epyc-8c", True), ("h200", "cuda-nvidia-h200", False),
+        ("cpu-core", "cuda-nvidia-h200", True),
+    ],
+)  # fmt: skip
+def test_compute_on_other_hardware_than_the_tasks_is_noted(toy_task, device, hardware, is_noted):
+    other = dataclasses.replace(toy_task, topology=dataclasses.replace(toy_task.topology, device=device))
+    note = f"task is for '{device}' devices; compute was measured on {hardware}"
+    assert device_notes(other, hardware) == ((note,) if is_noted else ())
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.measured
+def test_plans_are_measured_together_and_say_how(cost):
+    missing = ShardingPlan.of(TASK, [Shard.whole(A, 0), Shard.whole(B, 0)])
+    unmeasured, apart, together = cost.evaluate(TASK, [missing, APART, TOGETHER])
+    assert "table 'c'" in unmeasured.reason
     assert (apart.per_device > 0).all()
+    # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
+    assert (apart.per_device[:, 3] > shipped_model().start_ms + shipped_model().peer_ms).all()
     for measured in (apart, together):
         assert measured.per_device.shape == (2, 5)
         assert measured.total_ms == measured.per_device.sum(axis=1).max()
+        assert (measured.compute, measured.communication, measured.repeats) == ("measured", "modelled", 4)
+        assert 0 <= measured.noise < 10
         assert PlanCost.from_json(measured.to_json()) == measured
-    assert any("CPU time" in note for note in apart.notes)
+    assert apart.session == together.session
+    assert apart.hardware == cost.hardware == cost.facts()["hardware"]
+    assert "torch" in cost.facts()["versions"]
+    assert "CPU time" in apart.notes[0]
+    assert "modelled for links of 'ethernet' with 4e+09 bytes/s" in apart.notes[1]
 
 
-class ToyPool:
-    """Times of 1 ms; in the second round, those of the table `a` include waiting."""
-
-    def facts(self):
-        return {"hardware": "cuda-toy"}
-
-    def run(self, jobs):
-        seen = set()
-        for job in jobs:
-            waited = job.shard_set in seen and any(shard.table.name == "a" for shard in job.shard_set.shards)
-            seen.add(job.shard_set)
-            yield job, StepTimes(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())
-
-    def close(self):
-        """There is nothing to end."""
-
-
-def test_a_plan_says_when_times_of_its_devices_include_waiting_for_the_host():
-    other = task(tables=(B, C))
-    with make_cost("fbgemm", device="cuda", comm="modelled", **QUICK) as cost:
-        cost._pool = ToyPool()
-        apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-        (without,) = cost.evaluate(other, [ShardingPlan.table_wise(other, [0, 1])])
-    assert [note for note in apart.notes if "waited" in note] == [HOST_WAITED]
-    assert [note for note in together.notes if "waited" in note] == [HOST_WAITED]
-    assert not [note for note in without.notes if "waited" in note]
-    assert not apart.per_device[:, 0].any()  # no ids are exchanged
-    assert together.per_device[1, [1, 4]].tolist() == [0, 0]
-    assert without.notes[0] == "communication from the link model of 'ethernet'"
-
-
-def test_a_cost_says_how_it_came_about(cost):
-    apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-    assert (apart.compute, apart.communication, apart.repeats) == ("measured", "modelled", 4)
-    assert apart.hardware == cost.hardware
-    assert apart.session == together.session != cost.evaluate(TASK, [APART])[0].session
-    assert 0 <= apart.noise < 10
-
-
-@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
-def test_row_and_column_shards_of_any_optimiser_and_type_make_a_step(cost, optimizer):
-    problem = task(optimizer=optimizer, precision="fp16")
-    shards = [Shard("a", (0, 300), (0, 16), 0), Shard("a", (300, 1000), (0, 4), 0)]
-    shards += [Shard("a", (300, 1000), (4, 16), 1), Shard.whole(B, 1), Shard.whole(C, 1)]
-    (measured,) = cost.evaluate(problem, [ShardingPlan.of(problem, shards)])
-    assert measured.reason is None
-    assert (measured.per_device > 0).all()
-
-
-def in_domains(**changes):
-    topology = Topology(num_devices=4, memory_bytes=2**60, fast_domain_size=2, inter_bandwidth=4e9)
-    return task(topology=topology, **changes)
-
-
-@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
-def test_all_ways_of_exchange_of_any_optimiser_make_a_step(cost, optimizer):
+@pytest.mark.measured
+def test_all_ways_of_exchange_make_a_step(cost):
     """`a` is cut by rows over all devices, `b` within a domain, `c` is replicated."""
-    problem = in_domains(optimizer=optimizer)
+    problem = dataclasses.replace(DOMAINS, optimizer="adagrad", precision="fp16")
     shards = [Shard("a", (250 * d, 250 * d + 250), (0, 16), d) for d in range(4)]
     shards += [Shard("b", (0, 100), (0, 8), 2), Shard("b", (100, 500), (0, 8), 3), Shard.whole(C, 0, 1, 2, 3)]
-    plan = ShardingPlan.of(problem, shards)
-    assert [plan.kind_of(table.name, problem) for table in problem.tables] == [
-        "row_wise", "table_row_wise", "data_parallel",
-    ]  # fmt: skip
-    whole, mixed = cost.evaluate(problem, [ShardingPlan.table_wise(problem, [0, 1, 2]), plan])
-    assert whole.reason is mixed.reason is None
+    (mixed,) = cost.evaluate(problem, [ShardingPlan.of(problem, shards)])
     assert (mixed.per_device > 0).all()
     # Two exchanges more each way, and an all-reduce; the exchange of whole tables there is none of.
     start_ms = shipped_model().start_ms
@@ -131,177 +132,102 @@ def test_all_ways_of_exchange_of_any_optimiser_make_a_step(cost, optimizer):
     assert (mixed.per_device[:, 3] > 5 * start_ms).all()
 
 
-def test_a_plan_of_replicas_alone_exchanges_no_ids(cost):
-    replicated = ShardingPlan.of(TASK, [Shard.whole(table, 0, 1) for table in (A, B, C)])
-    (measured,) = cost.evaluate(TASK, [replicated])
-    assert measured.feasible
-    least = shipped_model().start_ms + shipped_model().peer_ms
-    assert (measured.per_device[:, 0] < least).all()
-    assert (measured.per_device[:, 3] > 2 * least).all()
-
-
 def test_replicas_in_groups_and_tiers_are_refused_with_the_reason(cost):
-    problem = in_domains()
     rest = [Shard.whole(B, 0, 1, 2, 3), Shard.whole(C, 0, 1, 2, 3)]
-    grouped = ShardingPlan.of(problem, [Shard.whole(A, 0, 2), *rest], group_size=2)
-    tiers = ShardingPlan.of(problem, [Shard.whole(A, 0, 2), *rest])
-    reasons = [found.reason for found in cost.evaluate(problem, [grouped, tiers])]
+    grouped = ShardingPlan.of(DOMAINS, [Shard.whole(A, 0, 2), *rest], group_size=2)
+    tiers = ShardingPlan.of(DOMAINS, [Shard.whole(A, 0, 2), *rest])
+    reasons = [found.reason for found in cost.evaluate(DOMAINS, [grouped, tiers])]
     assert "runs no groups of 2D parallelism, and the plan has groups of 2 devices" in reasons[0]
     assert reasons[1].startswith("table 'a' is in tiers")
 
 
-def test_on_cuda_replicas_cost_infinity():
-    replicated = ShardingPlan.of(TASK, [Shard.whole(A, 0, 1), Shard.whole(B, 0), Shard.whole(C, 1)])
-    with make_cost("fbgemm", device="cuda", comm="modelled", **QUICK) as cost:
-        cost._pool = ToyPool()
-        refused, apart = cost.evaluate(TASK, [replicated, APART])
-        assert not cost.replicas  # so environments do not offer them
-    assert refused.reason.startswith("cost 'fbgemm' prices no replicas, and table 'a' is held by devices 0, 1: ")
-    assert refused.total_ms == np.inf
-    assert apart.feasible
-
-
-def test_an_infeasible_plan_costs_infinity_and_no_measurement(cost):
-    missing = ShardingPlan.of(TASK, [Shard.whole(A, 0), Shard.whole(B, 0)])
-    costs = cost.evaluate(TASK, [missing, APART])
-    assert "table 'c'" in costs[0].reason
-    assert (costs[0].compute, costs[0].communication) == ("measured", "modelled")
-    assert costs[1].feasible
-
-
-def test_links_that_no_process_can_have_are_modelled_and_the_notes_say_so(cost):
-    (modelled,) = cost.evaluate(TASK, [APART])
-    assert any("modelled for links of 'ethernet' with 4e+09 bytes/s" in note for note in modelled.notes)
-    # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
-    least = shipped_model().start_ms + shipped_model().peer_ms * (TASK.num_devices - 1)
-    assert (modelled.per_device[:, 3] > least).all()
+def test_links_that_no_process_can_have_are_not_measured():
     with make_cost("fbgemm", comm="measured") as strict, pytest.raises(InputError, match="links of 4e"):
         strict.evaluate(TASK, [APART])
     two_rates = Topology(num_devices=4, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e8, inter_bandwidth=5e7)
     assert "different rates" in why_not_measured(two_rates)
 
 
+@pytest.mark.measured
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 def test_links_between_namespaces_take_as_long_as_their_rate_says():
-    """2,048 samples of 128 columns: each device sends 0.5 MiB of values, which takes 10.5 and 5.2 ms."""
+    """2,048 samples of 128 columns: each device sends 0.5 MiB of values, which takes 10.5 ms."""
     wide = EmbeddingTable("wide", 50, 128, 1.0), EmbeddingTable("other", 50, 128, 1.0)
-    exchanges = []
-    for rate in (0.05e9, 0.1e9):
-        links = Topology(num_devices=2, memory_bytes=2**60, intra_bandwidth=rate, inter_bandwidth=rate)
-        problem = task(tables=wide, topology=links, batch_size=2048)
-        with make_cost("fbgemm", rounds=2, warmups=1, iterations=5) as cost:
-            (measured,) = cost.evaluate(problem, [ShardingPlan.table_wise(problem, [0, 1])])
-        assert measured.communication == "measured"
-        assert any("between network namespaces" in note for note in measured.notes)
-        exchanges.append(measured.per_device[:, 3].max())
-        # A full token bucket lets pass a quarter of it at once.
-        assert exchanges[-1] > 0.5 * 2**19 / rate * 1e3
-    assert exchanges[0] > exchanges[1]
+    links = Topology(num_devices=2, memory_bytes=2**60, intra_bandwidth=0.05e9, inter_bandwidth=0.05e9)
+    problem = task(tables=wide, topology=links, batch_size=2048)
+    with make_cost("fbgemm", **QUICK) as cost:
+        (measured,) = cost.evaluate(problem, [ShardingPlan.table_wise(problem, [0, 1])])
+    assert measured.communication == "measured"
+    assert "between network namespaces" in measured.notes[1]
+    # A full token bucket lets pass a quarter of it at once.
+    assert measured.per_device[:, 3].max() > 0.5 * 2**19 / 0.05e9 * 1e3
 
 
-def test_a_task_for_other_devices_says_what_was_measured_instead(cost):
-    topology = Topology(num_devices=2, memory_bytes=2**60, device="a100")
-    other = task(topology=topology)
-    (measured,) = cost.evaluate(other, [ShardingPlan.table_wise(other, [0, 1, 1])])
-    assert measured.notes[-1] == f"task is for 'a100' devices; compute was measured on {cost.hardware}"
-
-
-def test_more_devices_than_processes_make_sense_are_refused(cost):
-    many = task(devices=500)
+def test_what_cannot_be_measured_on_cpus_is_bad_input(cost):
+    many, adam = task(devices=500), task(optimizer="adam")
     with pytest.raises(InputError, match="a process for each of 500 devices"):
         cost.evaluate(many, [ShardingPlan.table_wise(many, [0, 1, 2])])
+    with pytest.raises(InputError, match="no CPU kernel"):
+        cost.evaluate(adam, [ShardingPlan.table_wise(adam, [0, 0, 1])])
 
 
-def test_one_device_has_nobody_to_exchange_with(cost):
+# --- processes that fail ----------------------------------------------------------------------------------------------
+
+
+def pids(model):
+    return [process.pid for group in model._groups.values() for process in group._processes]
+
+
+@pytest.mark.measured
+def test_jobs_that_are_refused_leave_their_process_alive_and_one_device_has_nobody_to_exchange_with(monkeypatch):
+    monkeypatch.delenv("SHARDGYM_DATA", raising=False)
+    enormous = task(tables=(EmbeddingTable("enormous", 2**36, 64),), devices=1)
+    recorded = RecordedIds("absent.pt", "t000", samples=64, batch_size=64, sha256="0" * 64)
+    lost = task(tables=(EmbeddingTable("r", 10, 4, 1.0, recorded),), devices=1)
     single = task(devices=1)
-    (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
+    with make_cost("fbgemm", **QUICK) as cost:
+        cost.facts()
+        before = pids(cost)
+        refused = [cost.evaluate(t, [ShardingPlan.table_wise(t, [0])])[0].reason for t in (enormous, lost)]
+        (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
+        assert pids(cost) == before
+        assert list(cost._groups) == [(1, None, 1)]  # no link of its own, which would take root
+        cost.close()
+        assert pids(cost) == []
+    assert f"needs {2**36 * 64 * 4}"[:12] in refused[0]
+    assert "bytes are available" in refused[0]
+    assert "absent.pt" in refused[1]
+    assert "SHARDGYM_DATA" in refused[1]
     assert alone.communication == "measured"
-    assert (1, None, 1) in cost._groups  # no link of its own, which would take root
     assert alone.total_ms > alone.compute_ms.sum() > 0
 
 
-def rank_pids(model):
-    return [rank.pid for group in model._groups.values() for rank in group._ranks]
-
-
-def signal_while_measuring(monkeypatch, victim, number):
-    """Let a process that is given steps of `victim` stop before it can answer, and send it a signal then."""
-    send = ChildProcess.send
+@pytest.mark.measured
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGKILL, "killed by signal 9 (SIGKILL)"), (signal.SIGSTOP, "took longer than 3 s")]
+)
+def test_a_process_that_dies_or_hangs_fails_its_own_plan_and_all_are_replaced(cost, monkeypatch, number, reason):
+    """Processes that are given steps of a plan stop before they can answer, and get a signal then."""
+    cost.evaluate(TASK, [APART])
+    before = pids(cost)
+    send = Child.send
 
     def send_and_signal(self, message):
-        chosen = isinstance(message, StepJob) and message.plan == victim
+        chosen = isinstance(message, StepJob) and message.plan == StepPlan.of(TASK, TOGETHER)
         if chosen:
             os.kill(self.pid, signal.SIGSTOP)
         send(self, message)
         if chosen:
             os.kill(self.pid, number)
 
-    monkeypatch.setattr(ChildProcess, "send", send_and_signal)
-
-
-def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):
-    cost.evaluate(TASK, [APART])
-    before = rank_pids(cost)
-    signal_while_measuring(monkeypatch, StepPlan.of(TASK, TOGETHER), signal.SIGKILL)
+    monkeypatch.setattr(Child, "send", send_and_signal)
+    monkeypatch.setattr(cost._groups[2, None, 2], "_timeout_s", 3.0 if number == signal.SIGSTOP else 60.0)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-    assert together.reason.startswith("could not be measured: ")
-    assert "was killed by signal 9 (SIGKILL)" in together.reason
+    assert apart.feasible
+    assert together.reason.startswith("could not be measured: device ")
+    assert reason in together.reason
     assert together.total_ms == np.inf
-    assert apart.feasible
-    monkeypatch.undo()
-    assert cost.evaluate(TASK, [TOGETHER])[0].feasible
-    assert rank_pids(cost) != before
-
-
-def test_a_process_that_hangs_is_killed_after_the_time_limit(monkeypatch):
-    with make_cost("fbgemm", **QUICK, timeout_s=3.0) as hurried:
-        hurried.evaluate(TASK, [APART])
-        signal_while_measuring(monkeypatch, StepPlan.of(TASK, TOGETHER), signal.SIGSTOP)
-        apart, together = hurried.evaluate(TASK, [APART, TOGETHER])
-    assert "took longer than 3 s" in together.reason
-    assert apart.feasible
-
-
-def test_a_process_killed_between_evaluations_costs_no_plan(cost):
-    cost.evaluate(TASK, [APART])
-    before = rank_pids(cost)
-    killed = next(rank for group in cost._groups.values() for rank in group._ranks if rank.pid == before[-1])
-    os.kill(killed.pid, signal.SIGKILL)
-    while not killed.dead:
-        time.sleep(0.01)
-    assert cost.evaluate(TASK, [APART])[0].feasible
-    assert rank_pids(cost) != before
-
-
-def test_a_table_larger_than_memory_is_refused_with_bytes_and_the_processes_live_on(cost):
-    cost.evaluate(TASK, [APART])
-    before = rank_pids(cost)
-    enormous = task(tables=(EmbeddingTable("enormous", 2**36, 64),))
-    (refused,) = cost.evaluate(enormous, [ShardingPlan.table_wise(enormous, [0])])
-    assert f"needs {2**36 * 64 * 4}"[:12] in refused.reason
-    assert "bytes are available" in refused.reason
-    assert rank_pids(cost) == before
-
-
-def test_recorded_ids_that_are_not_there_fail_the_plan_with_the_remedy(cost, monkeypatch):
-    monkeypatch.delenv("SHARDGYM_DATA", raising=False)
-    recorded = RecordedIds("absent.pt", "t000", samples=64, batch_size=64, sha256="0" * 64)
-    lost = task(tables=(EmbeddingTable("r", 10, 4, 1.0, recorded),), devices=1)
-    (refused,) = cost.evaluate(lost, [ShardingPlan.table_wise(lost, [0])])
-    assert "absent.pt" in refused.reason
-    assert "SHARDGYM_DATA" in refused.reason
-
-
-def test_an_optimiser_without_cpu_kernel_is_bad_input(cost):
-    adam = task(optimizer="adam")
-    with pytest.raises(InputError, match="no CPU kernel"):
-        cost.evaluate(adam, [ShardingPlan.table_wise(adam, [0, 0, 1])])
-
-
-def test_a_closed_model_starts_again(cost):
-    cost.close()
-    assert rank_pids(cost) == []
-    assert cost.evaluate(TASK, [APART])[0].feasible
+    assert not set(before[-2:]) & set(pids(cost))
 
 
 def test_a_broken_fbgemm_is_one_clear_line(tmp_path):
@@ -318,12 +244,61 @@ def test_a_broken_fbgemm_is_one_clear_line(tmp_path):
     assert "doctor" in reason
 
 
-def test_facts_name_versions_and_hardware(cost):
-    facts = cost.facts()
-    assert facts["hardware"] == cost.hardware
-    assert {"torch"} < set(facts["versions"])
+# --- CUDA -------------------------------------------------------------------------------------------------------------
 
 
+class ToyWorkers(Workers):
+    """Kernels take 1 ms, with a wait in the second round of the table `a`; parts of steps take 1 ms each."""
+
+    def __init__(self, size=1):
+        super().__init__("toy", [{"device": "cuda"}] * size, {}, 1.0, new_interpreters=True)
+        self.facts = [{"hardware": "cuda-toy", "versions": {}, "real_time": True}] * size
+        self.seen = set()
+
+    def start(self):
+        """There is nothing to start."""
+
+    def ask(self, job):
+        if isinstance(job, StepJob):
+            steps = len(job.batches) - job.warmups
+            return [RankSteps(np.ones((steps, len(PARTS))), {})] * len(self.facts)
+        waited = job.shard_set in self.seen and job.shard_set.shards[0].table.name == "a"
+        self.seen.add(job.shard_set)
+        return [StepTimes(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())]
+
+
+@pytest.fixture
+def cuda_cost(monkeypatch):
+    monkeypatch.setattr(cost_module, "step_ranks", lambda size, *_: ToyWorkers(size))
+    monkeypatch.setattr(cost_module, "_visible_gpus", lambda: 2)
+    monkeypatch.setattr(cost_module, "require_fbgemm", lambda device: None)
+    model = make_cost("fbgemm", device="cuda", **QUICK)
+    model._timer = ToyWorkers()
+    return model
+
+
+def test_with_fewer_gpus_kernels_are_timed_alone_and_exchanges_modelled(cuda_cost):
+    three = task(devices=3)
+    apart, together = (ShardingPlan.table_wise(three, devices) for devices in ([0, 1, 1], [1, 0, 0]))
+    replicated = ShardingPlan.of(three, [Shard.whole(A, 0, 1, 2), Shard.whole(B, 0), Shard.whole(C, 1)])
+    *found, refused = cuda_cost.evaluate(three, [apart, together, replicated])
+    for cost in found:
+        assert cost.notes[:2] == (HOST_WAITED, "communication from the link model of 'ethernet'")
+        assert cost.communication == "modelled"
+        assert not cost.per_device[:, 0].any()  # no ids are exchanged
+        assert cost.per_device[:, [1, 4]].tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert not cuda_cost.replicas  # so environments do not offer them
+    assert refused.reason.startswith("cost 'fbgemm' prices no replicas, and table 'a' is held by devices 0, 1, 2: ")
+
+
+def test_with_as_many_gpus_as_devices_they_take_complete_steps(cuda_cost):
+    (found,) = cuda_cost.evaluate(TASK, [APART])
+    assert found.communication == "measured"
+    assert found.per_device.tolist() == [[5, 1, 7, 7, 2]] * 2
+    assert found.notes[0] == "complete steps between this machine's GPUs: the links of the task play no part"
+
+
+@pytest.mark.measured
 def test_cuda_without_a_gpu_is_bad_input():
     import torch
 
@@ -331,48 +306,3 @@ def test_cuda_without_a_gpu_is_bad_input():
         pytest.skip("there is a GPU")
     with make_cost("fbgemm", **QUICK, device="cuda") as model, pytest.raises(InputError, match="no CUDA device"):
         model.facts()
-
-
-SCRIPT = """
-    from shardgym.costs import make_cost
-    from tests_of_this_module import APART, QUICK, TASK, rank_pids
-    cost = make_cost("fbgemm", **QUICK)
-    cost.evaluate(TASK, [APART])
-    print(rank_pids(cost)[0], flush=True)
-    while True:
-        cost.evaluate(TASK, [APART])
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_worker_outlives_its_parent(number, tmp_path):
-    (tmp_path / "tests_of_this_module.py").write_text(Path(__file__).read_text())
-    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
-    parent = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        # A job in the background inherits an ignored SIGINT; a terminal's foreground job does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    worker = int(parent.stdout.readline())
-    time.sleep(0.3)
-    if number == signal.SIGINT:
-        os.killpg(parent.pid, number)  # as a terminal does: the worker gets it too
-    else:
-        parent.send_signal(number)
-    assert parent.wait(timeout=20) != 0
-    parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while _runs(worker) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _runs(worker)
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False

@@ -1,15 +1,19 @@
-"""FBGEMM's kernels on the CPU: what shards compute, what is timed, with which ids."""
+"""FBGEMM's kernels on the CPU: what shards compute, what is timed, with which ids, in which order."""
 
+import os
+import random
+import signal
 import time
 
 import numpy as np
 import pytest
 
-from shardgym.costs.fbgemm import worker
-from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
+from shardgym.costs.fbgemm import kernels
+from shardgym.costs.fbgemm.jobs import JobError, ShardSet, TimingJob
+from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer, fixed_gradient
 from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
-from shardgym.costs.fbgemm.process import JobError
-from shardgym.costs.fbgemm.worker import CpuBackend, Measurer, fixed_gradient
+from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error, time_shard_sets
+from shardgym.costs.fbgemm.workers import kernel_timer
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
@@ -128,7 +132,59 @@ def test_a_job_that_lacks_memory_gets_that_of_kept_ids(backend, monkeypatch):
     job = TimingJob(ShardSet.of(task(), [Shard.whole(A, 0)]), warmups=0, iterations=1)
     measure(job)
     room = iter([0, 10**9, 0, 0])
-    monkeypatch.setattr(worker, "available_bytes", lambda: next(room))
+    monkeypatch.setattr(kernels, "available_bytes", lambda: next(room))
     assert measure(job).times.shape == (1, 2)
     with pytest.raises(JobError, match=r"measuring needs \d+ bytes of memory, 0 bytes are available"):
         measure(job)
+
+
+def test_the_job_that_a_process_dies_of_is_the_only_one_that_fails(monkeypatch):
+    timer = kernel_timer("cpu", 0, 60.0)
+    victim, refused, other = (ShardSet.of(task(), [shard]) for shard in
+                              (Shard.whole(A, 0), Shard("a", (0, 2**40), (0, 16), 0), Shard.whole(B, 0)))  # fmt: skip
+    timer.start()
+    first = timer._processes[0]
+    send = type(first).send
+
+    def send_and_kill(self, message):
+        if message.shard_set == victim:
+            os.kill(self.pid, signal.SIGKILL)
+        send(self, message)
+
+    monkeypatch.setattr(type(first), "send", send_and_kill)
+    effort = {"rounds": 2, "warmups": 0, "iterations": 3, "rng": random.Random(0)}
+    found = time_shard_sets(timer, [refused, other], **effort)
+    assert timer._processes == [first]
+    assert found.samples[other].shape == (2, 3, 2)
+    assert "measuring needs" in found.failed[refused]
+    found = time_shard_sets(timer, [victim, other], **effort)
+    pid = timer._processes[0].pid
+    assert list(found.samples) == [other]
+    assert "SIGKILL" in found.failed[victim]
+    del timer, first  # nobody holds it
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_rounds_cover_everything_in_changing_order_but_what_failed():
+    failed = set()
+    order = []
+    for key in interleaved(range(20), 3, random.Random(0), failed):
+        order.append(key)
+        if key == 7:
+            failed.add(7)
+    rounds = order[:20], order[20:39], order[39:]
+    assert [sorted(part) for part in rounds] == [list(range(20)), *[[n for n in range(20) if n != 7]] * 2]
+    assert rounds[1] != rounds[2]
+
+
+def test_the_centre_is_the_mean_over_work_of_the_median_over_rounds():
+    # Step 0 takes 1, 2, 9 (median 2), step 1 takes 10, 10, 40 (median 10).
+    assert mean_of_medians(np.array([[1.0, 10.0], [2.0, 10.0], [9.0, 40.0]])) == pytest.approx(6.0)
+
+
+def test_noise_is_about_the_standard_error_of_the_total():
+    # 25 rounds of a normal time with 10 % spread: the median has about 1.25 * 10 % / 5 = 2.5 %.
+    times = np.random.default_rng(0).normal(100, 10, size=25)
+    assert relative_error(lambda rows: np.array([[np.median(times[rows])], [1.0]]), 25) == pytest.approx(0.025, rel=0.5)
+    assert relative_error(lambda rows: np.zeros((2, 5)), 3) == 0

@@ -11,8 +11,6 @@ import pytest
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
-from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.rendering import render_plan
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import EmbeddingTable, ZipfIds
 from shardgym.tasks.task import ShardingTask
@@ -116,36 +114,6 @@ def test_modelled_exchanges_are_priced_by_what_was_sent():
     np.testing.assert_allclose(phases.per_device[:, 2:4], 1 + 12)
 
 
-def test_the_widest_device_decides_and_domains_have_links_of_their_own():
-    together = np.zeros(3)
-    sent = np.array([[7000, 1000, 2000], [0, 0, 500], [500, 0, 0]])
-    flat = Topology(num_devices=3, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
-    np.testing.assert_allclose(LINKS.exit_ms(flat, together, sent), 1.0 + 3.0)
-    apart = Topology(
-        num_devices=3, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e9, inter_bandwidth=1e5,
-        intra_latency_ms=0, inter_latency_ms=2,
-    )  # fmt: skip
-    # Device 0 sends 2,000 bytes to device 2 at 100 bytes a ms, device 1 sends 500 there: receiving them takes longest.
-    np.testing.assert_allclose(LINKS.exit_ms(apart, together, sent), [1 + 2 + 20, 1 + 2 + 20, 1 + 2 + 25])
-
-
-def test_a_wide_device_that_comes_early_has_sent_when_the_last_one_comes():
-    flat = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
-    sent = np.array([[0, 4000], [1000, 0]])
-    links = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1)
-    # The late device takes in its 4,000 bytes from when it comes, its own 1,000 leave meanwhile.
-    np.testing.assert_allclose(links.exit_ms(flat, np.array([0.0, 10.0]), sent), [11, 14])
-    np.testing.assert_allclose(links.exit_ms(flat, np.array([10.0, 0.0]), sent), [14, 14])
-
-
-def test_ids_count_unless_hidden():
-    per_device = np.array([[5.0, 1, 1, 1, 1], [1.0, 1, 1, 1, 2]])
-    shown = PlanCost(per_device, "toy", "1", "toy")
-    hidden = PlanCost(per_device, "toy", "1", "toy", ids_hidden=True)
-    assert (shown.device_ms.tolist(), shown.slowest_device) == ([9, 6], 0)
-    assert (hidden.device_ms.tolist(), hidden.slowest_device) == ([4, 5], 1)
-
-
 def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():
     """In a process of its own, as it depends on what a process has freed before."""
     pytest.importorskip("fbgemm_gpu", reason="needs the extra 'cpu'")
@@ -167,11 +135,3 @@ print(mapped_anew(30))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment, text=True)
     assert done.stdout.split() == ["True", "True", "False"]
-
-
-def test_a_rendered_plan_shows_ids_and_sums_them():
-    shown = PlanCost([[2.5, 1, 1, 1, 1], [0.5, 1, 1, 1, 1]], "toy", "1", "toy")
-    lines = render_plan(TASK, APART, shown, width=4000).splitlines()
-    header = next(line for line in lines if "total ms" in line)
-    assert " ids " in header
-    assert any("2.500" in line and "6.500" in line for line in lines)

@@ -25,6 +25,7 @@ from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
 LINKS = LinkModel(0.3, 0.2, 1.1, 0.4, "toy", 0.0, 1)
+ROUND = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
 
 
 def task(devices, batch_size=1000, **links):
@@ -189,3 +190,25 @@ def test_one_device_exchanges_nothing():
     np.testing.assert_array_equal(found.ids_ms, work.pack_ids + work.count_ids + work.group_ids)
     np.testing.assert_array_equal(found.forward_ms, work.join_outputs)
     np.testing.assert_array_equal(found.backward_ms, work.pack_gradients)
+
+
+def test_the_widest_device_decides_and_domains_have_links_of_their_own():
+    together = np.zeros(3)
+    sent = np.array([[7000, 1000, 2000], [0, 0, 500], [500, 0, 0]])
+    flat = Topology(num_devices=3, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
+    np.testing.assert_allclose(ROUND.exit_ms(flat, together, sent), 1.0 + 3.0)
+    apart = Topology(
+        num_devices=3, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e9, inter_bandwidth=1e5,
+        intra_latency_ms=0, inter_latency_ms=2,
+    )  # fmt: skip
+    # Device 0 sends 2,000 bytes to device 2 at 100 bytes a ms, device 1 sends 500 there: receiving them takes longest.
+    np.testing.assert_allclose(ROUND.exit_ms(apart, together, sent), [1 + 2 + 20, 1 + 2 + 20, 1 + 2 + 25])
+
+
+def test_a_wide_device_that_comes_early_has_sent_when_the_last_one_comes():
+    flat = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
+    sent = np.array([[0, 4000], [1000, 0]])
+    links = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1)
+    # The late device takes in its 4,000 bytes from when it comes, its own 1,000 leave meanwhile.
+    np.testing.assert_allclose(links.exit_ms(flat, np.array([0.0, 10.0]), sent), [11, 14])
+    np.testing.assert_allclose(links.exit_ms(flat, np.array([10.0, 0.0]), sent), [14, 14])

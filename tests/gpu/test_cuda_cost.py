@@ -80,7 +80,7 @@ def test_more_than_the_gpu_holds_is_no_plan_and_says_bytes(cost):
     task = task_of(tables_of(5, rows=rows, dim=128, pooling=1.0), memory_bytes=4 * total, devices=1, batch_size=64)
     (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * 5)])
     assert not found.feasible
-    assert "bytes of GPU memory" in str(found.reason)
+    assert "out of memory" in str(found.reason).lower()
     small = task_of(tables_of(1), devices=1)
     assert cost.evaluate(small, [ShardingPlan.table_wise(small, [0])])[0].feasible
 

@@ -34,8 +34,7 @@ def exchange(*all_to_alls: AllToAll, group: dist.ProcessGroup | None = None) -> 
     Pairs of ranks that have nothing for each other do not wait for each other. NCCL has its own for tensors on a GPU.
     """
     if all_to_alls[0].sent.is_cuda:
-        sent = [dist.all_to_all_single(*each, group=group, async_op=True) for each in all_to_alls]
-        for work in sent:
+        for work in [dist.all_to_all_single(*each, group=group, async_op=True) for each in all_to_alls]:
             work.wait()
         return
     ranks = dist.group.WORLD if group is None else group

@@ -2,7 +2,7 @@
 
 On the CPU all devices of a plan take complete training steps together, a process for each (`step.py`, `step_rank.py`),
 and on CUDA where there are as many GPUs as devices. With fewer GPUs the kernels of each device are timed alone
-(`pool.py`, `worker.py`), and exchanges are modelled.
+(`kernels.py`), and exchanges are modelled.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from shardgym.arguments import check_int
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.jobs import shard_sets
-from shardgym.costs.fbgemm.pool import WorkerPool, does_not_work, require_fbgemm
-from shardgym.costs.fbgemm.process import PRELOADED
-from shardgym.costs.fbgemm.ranks import RankGroup
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.workers import PRELOADED, Workers, kernel_timer, require_fbgemm, step_ranks
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.errors import InputError, MeasurementError
+from shardgym.errors import InputError
 from shardgym.machine import cpu_tag, usable_cores
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import format_devices
@@ -122,9 +120,9 @@ class FbgemmCost(CostModel):
         if device == "cpu":
             preload(PRELOADED)
         #: Times kernels where there are fewer GPUs than devices.
-        self._pool = WorkerPool(device, seed, timeout_s) if device == "cuda" else None
+        self._timer = kernel_timer(device, seed, timeout_s) if device == "cuda" else None
         #: By number of devices, rate of links and devices of a fast domain.
-        self._groups: dict[tuple[int, float | None, int], RankGroup] = {}
+        self._groups: dict[tuple[int, float | None, int], Workers] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -154,16 +152,14 @@ class FbgemmCost(CostModel):
         Raises:
             MeasurementError: FBGEMM does not work here, e.g. because it does not fit the installed torch.
         """
-        if self._pool is not None:
-            return self._pool.facts()
-        group = next(iter(self._groups.values()), None) or self._group(1, None, 1)
-        self._start(group)
+        group = next(iter(self._groups.values()), self._timer) or self._group(1, None, 1)
+        group.start()
         return {name: group.facts[0][name] for name in ("hardware", "versions")}
 
     def close(self) -> None:
         """End all processes; they are started again when needed."""
-        if self._pool is not None:
-            self._pool.close()
+        if self._timer is not None:
+            self._timer.close()
         while self._groups:
             self._groups.popitem()[1].close()
 
@@ -178,10 +174,10 @@ class FbgemmCost(CostModel):
         communication = self._sources(task)[1]
         with self._lock:
             timed = communication == "measured"
-            if timed or self._pool is None:
+            if timed or self._timer is None:
                 found, failed = self._steps(task, plans, timed=timed)
             else:
-                found, failed = self._kernels(self._pool, task, plans)
+                found, failed = self._kernels(self._timer, task, plans)
         session = uuid.uuid4().hex
         hardware = self.hardware
         costs = []
@@ -235,7 +231,7 @@ class FbgemmCost(CostModel):
         linked = timed and task.num_devices > 1 and self._device == "cpu"
         topology = task.topology
         group = self._group(task.num_devices, topology.intra_bandwidth if linked else None, topology.fast_domain_size)
-        self._start(group)
+        group.start()
         steps, failed = step.time_steps(
             group,
             {n: StepPlan.of(task, plan) for n, plan in enumerate(plans)},
@@ -256,12 +252,12 @@ class FbgemmCost(CostModel):
         }, failed
 
     def _kernels(
-        self, pool: WorkerPool, task: ShardingTask, plans: Sequence[ShardingPlan]
+        self, timer: Workers, task: ShardingTask, plans: Sequence[ShardingPlan]
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
         """Measure kernels alone and model exchanges; returns the same."""
         sets = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         distinct = dict.fromkeys(held for of_plan in sets.values() for held in of_plan if held is not None)
-        samples, without, notes = time_shard_sets(pool, distinct, rng=self._rng, **self._effort)
+        samples, without, notes = time_shard_sets(timer, distinct, rng=self._rng, **self._effort)
         idle = np.zeros((self._effort["rounds"], self._effort["iterations"], 2))
         found: dict[int, Measurement] = {}
         failed: dict[int, str] = {}
@@ -275,24 +271,15 @@ class FbgemmCost(CostModel):
             transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
             of_devices = [note for s in of_plan if s is not None for note in notes.get(s, ())]
             of_links = f"communication from the link model of '{task.topology.interconnect}'"
-            found[n] = (
-                _kernel_phases(times, transfer),
-                relative_error(lambda rows, all_=times, t=transfer: _kernel_phases(all_[rows], t), len(times)),
-                tuple(dict.fromkeys([*of_devices, of_links])),
-            )
+            phases = functools.partial(_kernel_phases, times, transfer)
+            noise = relative_error(phases, len(times))
+            found[n] = phases(), noise, tuple(dict.fromkeys([*of_devices, of_links]))
         return found, failed
 
-    def _start(self, group: RankGroup) -> None:
-        """Start the processes of a group; where that fails, it is the error, and not one of each plan."""
-        try:
-            group.start()
-        except MeasurementError as error:
-            raise does_not_work(error) from None
-
-    def _group(self, size: int, rate: float | None, domain_size: int) -> RankGroup:
+    def _group(self, size: int, rate: float | None, domain_size: int) -> Workers:
         """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`."""
         key = (size, rate, domain_size)
-        group = self._groups.pop(key, None) or RankGroup(size, self._device, self._timeout_s, rate, domain_size)
+        group = self._groups.pop(key, None) or step_ranks(size, self._device, self._timeout_s, rate, domain_size)
         self._groups[key] = group
         while len(self._groups) > _GROUPS_KEPT:
             self._groups.pop(next(iter(self._groups))).close()
@@ -353,8 +340,8 @@ def _visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _kernel_phases(times: Floats, transfer: Floats) -> Floats:
+def _kernel_phases(times: Floats, transfer: Floats, rounds: Ints | slice = slice(None)) -> Floats:
     """Return phases of devices, shape (D, 5), from times of kernels, shape (rounds, iterations, D, 2)."""
-    compute_ms = mean_of_medians(times)
+    compute_ms = mean_of_medians(times[rounds])
     no_ids, forward, backward = exchange_times(compute_ms, transfer, ids_hidden=True)
     return np.column_stack([no_ids, compute_ms[:, 0], forward, backward, compute_ms[:, 1]])

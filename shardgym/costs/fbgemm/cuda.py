@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.operator import Ids, dtype_of, versions
-from shardgym.costs.fbgemm.process import JobError
-from shardgym.errors import error_text
+from shardgym.costs.fbgemm.jobs import JobError
+from shardgym.costs.fbgemm.operator import Ids, versions
+from shardgym.errors import error_text, one_line
 from shardgym.machine import slug
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
@@ -24,11 +23,6 @@ MOST_FLUSHES = 128
 #: Steps without waiting after which one flush less is tried. A flush takes far less than the step that is repeated
 #: when one less turns out to be too few.
 PATIENCE = 8
-_OUTPUT_COPIES = 4
-#: What the backward pass holds at once to sort the ids of a batch, in copies of them (8 bytes each): row numbers over
-#: all tables, unsorted and sorted (2), the bag of each, likewise (2 halves), rows without duplicates (1), how often
-#: each of those occurs and where its ids end (2 halves). Counted in transpose_embedding_input.cu of FBGEMM 1.6.
-_SORT_COPIES = 5
 
 #: Forward and backward in ms.
 Times = tuple[float, float]
@@ -75,8 +69,8 @@ class CudaBackend:
             reason = f"torch sees no CUDA device ({_why_no_gpu()})"
             raise JobError(f"device 'cuda': {reason}; use device='cpu', or a CUDA build of torch")
         self.device = torch.device("cuda", 0)
-        self._properties = torch.cuda.get_device_properties(self.device)
-        cache = int(getattr(self._properties, "L2_cache_size", 0)) or 64 * 2**20
+        properties = torch.cuda.get_device_properties(self.device)
+        cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
         self._flush = torch.empty(_FLUSH_FACTOR * cache // 4, dtype=torch.float32, device=self.device)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]
         self._lead = HostLead()
@@ -87,7 +81,7 @@ class CudaBackend:
 
     def kept_bytes(self) -> int:
         """Return the memory for drawn ids."""
-        return int(self._available_bytes() * _FOR_IDS)
+        return int(torch.cuda.mem_get_info(self.device)[0] * _FOR_IDS)
 
     @property
     def host_waits(self) -> int:
@@ -95,21 +89,15 @@ class CudaBackend:
         return self._lead.given_up
 
     @contextmanager
-    def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
-        """Raise `JobError` if the GPU's memory does not suffice, by the estimate or when it runs out inside."""
-        needed = gpu_bytes(shard_set, batches)
-        available = self._available_bytes()
-        if needed > available:
-            raise JobError(f"measuring needs {needed} bytes of GPU memory, {available} bytes are available")
+    def reserve(self, _needed: int) -> Iterator[None]:
+        """Raise `JobError` when the GPU's memory runs out inside."""
         try:
             yield
         except RuntimeError as error:
             # torch's allocator has a type for memory that ran out, CUDA and FBGEMM's kernels do not.
             if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()):
                 raise
-            raise JobError(
-                f"the GPU ran out of memory: measuring needs about {needed} bytes, {available} bytes were available"
-            ) from None
+            raise JobError(f"the GPU ran out of memory: {one_line(error)}") from None
 
     def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> Times:
         """Run forward and backward once, each from a cold cache, and return the kernels' times in ms.
@@ -142,23 +130,10 @@ class CudaBackend:
         for _ in range(times):
             self._flush.zero_()
 
-    def _available_bytes(self) -> int:
-        """Bytes that are free, or held by the allocator without being used."""
-        idle = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(torch.cuda.mem_get_info(self.device)[0]) + int(idle)
-
 
 def gpu_tag(number: int) -> str:
     """Return the hardware tag of a visible GPU."""
     return f"cuda-{slug(torch.cuda.get_device_properties(number).name)}"
-
-
-def gpu_bytes(shard_set: ShardSet, batches: int) -> int:
-    """Return the bytes of weights, optimiser state, pooled values, ids drawn and merged, and of sorting one batch."""
-    item = dtype_of(shard_set).itemsize
-    output = shard_set.batch_size * shard_set.width * item
-    state = shard_set.num_weights * item + shard_set.num_states * 4
-    return state + _OUTPUT_COPIES * output + shard_set.request_bytes(2 * batches + _SORT_COPIES)
 
 
 def _is_past(event: Any) -> bool:

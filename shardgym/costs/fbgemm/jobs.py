@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardgym.arrays import Floats
+from shardgym.errors import ShardGymError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.row_access import access_share
@@ -16,6 +17,10 @@ from shardgym.tasks.task import OPTIMIZER_STATE, ShardingTask
 HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"
 
 _INDEX_BYTES = 8
+
+
+class JobError(ShardGymError):
+    """A job cannot be done on this device; the process can go on with the next one."""
 
 
 class ShardSpec(NamedTuple):

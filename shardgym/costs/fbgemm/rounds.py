@@ -10,7 +10,8 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
-from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.fbgemm.workers import Workers
+from shardgym.errors import MeasurementError
 
 K = TypeVar("K")
 
@@ -40,21 +41,23 @@ class ShardSetTimes(NamedTuple):
 
 
 def time_shard_sets(
-    pool: WorkerPool, shard_sets: Iterable[ShardSet], *, rounds: int, warmups: int, iterations: int, rng: random.Random
+    timer: Workers, shard_sets: Iterable[ShardSet], *, rounds: int, warmups: int, iterations: int, rng: random.Random
 ) -> ShardSetTimes:
     """Time every distinct shard set once per round."""
     samples: dict[ShardSet, list[Floats]] = {}
     failed: dict[ShardSet, str] = {}
-    notes: dict[ShardSet, tuple[str, ...]] = {}
-    order = interleaved(list(dict.fromkeys(shard_sets)), rounds, rng, failed)
-    for job, answer in pool.run(TimingJob(shard_set, warmups, iterations) for shard_set in order):
-        if isinstance(answer, str):
-            failed[job.shard_set] = answer
+    notes: dict[ShardSet, dict[str, None]] = {}
+    timer.start()
+    for shard_set in interleaved(list(dict.fromkeys(shard_sets)), rounds, rng, failed):
+        try:
+            (answer,) = timer.ask(TimingJob(shard_set, warmups, iterations))
+        except MeasurementError as error:
+            failed[shard_set] = str(error)
         else:
-            samples.setdefault(job.shard_set, []).append(answer.times)
-            if answer.notes:
-                notes[job.shard_set] = tuple(dict.fromkeys([*notes.get(job.shard_set, ()), *answer.notes]))
-    return ShardSetTimes({s: np.stack(rows) for s, rows in samples.items() if s not in failed}, failed, notes)
+            samples.setdefault(shard_set, []).append(answer.times)
+            notes.setdefault(shard_set, {}).update(dict.fromkeys(answer.notes))
+    times = {s: np.stack(rows) for s, rows in samples.items() if s not in failed}
+    return ShardSetTimes(times, failed, {s: tuple(noted) for s, noted in notes.items()})
 
 
 def mean_of_medians(samples: Floats) -> Floats:

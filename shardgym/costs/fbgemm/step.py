@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.ranks import RankGroup
 from shardgym.costs.fbgemm.rounds import interleaved, relative_error
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.workers import Workers
 from shardgym.costs.link_model import LinkModel
 from shardgym.errors import MeasurementError
 from shardgym.machine import available_bytes
@@ -89,7 +89,7 @@ class PlanSteps(NamedTuple):
 
 
 def time_steps(
-    group: RankGroup,
+    group: Workers,
     plans: Mapping[int, StepPlan],
     *,
     rounds: int,
@@ -129,7 +129,7 @@ def time_steps(
         try:
             if group.device == "cpu":
                 require_memory(job)
-            answers: list[RankSteps] = group.ask([job] * group.size)
+            answers: list[RankSteps] = group.ask(job)
         except MeasurementError as error:
             failed[n] = str(error)
             continue

@@ -46,14 +46,14 @@ def folders(tmp_path_factory):
     from shardgym.costs.fbgemm.jobs import StepTimes
 
     with pytest.MonkeyPatch.context() as patch:
-        pool, *_ = collection_toys.install(patch)
+        timer, *_ = collection_toys.install(patch)
         rng = np.random.default_rng(0)
 
         def answer(self, job):
             noise = np.exp(rng.normal(0, 0.03))
-            return job, StepTimes(np.array([formula_ms(job.shard_set)] * job.iterations) * noise)
+            return [StepTimes(np.array([formula_ms(job.shard_set)] * job.iterations) * noise)]
 
-        patch.setattr(pool, "_answer", answer)
+        patch.setattr(timer, "ask", answer)
         root = tmp_path_factory.mktemp("wide")
         (root / "space.json").write_text(json.dumps(SPACE))
         for day in ("0", "1"):

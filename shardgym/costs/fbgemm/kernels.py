@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from shardgym.costs.fbgemm.cuda import CudaBackend
-from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, StepTimes, TimingJob
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, JobError, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import (
     Ids,
     RequestMaker,
@@ -22,7 +23,6 @@ from shardgym.costs.fbgemm.operator import (
     dtype_of,
     versions,
 )
-from shardgym.costs.fbgemm.process import JobError
 from shardgym.machine import available_bytes, cpu_tag, usable_cores
 from shardgym.processes import Handler
 from shardgym.tables.table import EmbeddingTable
@@ -58,15 +58,8 @@ class CpuBackend:
         return int(available_bytes() * _FOR_IDS)
 
     @contextmanager
-    def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
-        """Raise `JobError` if the memory does not suffice for `shard_set` with so many batches of ids.
-
-        A context, as on a GPU memory may also run out inside.
-        """
-        item = dtype_of(shard_set).itemsize
-        output = shard_set.batch_size * shard_set.width * item
-        needed = shard_set.num_weights * item + shard_set.num_states * 4 + _OUTPUT_COPIES * output
-        needed += 2 * shard_set.request_bytes(batches)
+    def reserve(self, needed: int) -> Iterator[None]:
+        """Raise `JobError` if so many bytes are not available; a context, as a GPU's memory runs out inside."""
         available = int(available_bytes() * _USABLE)
         if needed > available:
             raise JobError(f"measuring needs {needed} bytes of memory, {available} bytes are available")
@@ -107,18 +100,17 @@ class Measurer:
             JobError: the shard set does not fit into memory.
             InputError: recorded ids are missing or invalid.
         """
-        try:
+        with contextlib.suppress(JobError):
             return self._measure(job)
-        except JobError:
-            self._requests.drawn.clear()
-            gc.collect()
-            self._backend.release()
+        self._requests.drawn.clear()
+        gc.collect()
+        self._backend.release()
         return self._measure(job)
 
     def _measure(self, job: TimingJob) -> StepTimes:
         backend = self._backend
         batches = job.warmups + job.iterations
-        with backend.reserve(job.shard_set, batches):
+        with backend.reserve(_needed_bytes(job.shard_set, batches)):
             steps = [self._requests.request(job.shard_set, batch) for batch in range(batches)]
             operator = build_operator(job.shard_set, backend.device)
             gradient = fixed_gradient(job.shard_set, backend.device)
@@ -131,6 +123,14 @@ class Measurer:
             finally:
                 gc.enable()
         return StepTimes(np.array(times), (HOST_WAITED,) if backend.host_waits > waits_before else ())
+
+
+def _needed_bytes(shard_set: ShardSet, batches: int) -> int:
+    """Return the bytes of weights, optimiser state, pooled values, and ids drawn and merged."""
+    item = dtype_of(shard_set).itemsize
+    output = shard_set.batch_size * shard_set.width * item
+    state = shard_set.num_weights * item + shard_set.num_states * 4
+    return state + _OUTPUT_COPIES * output + 2 * shard_set.request_bytes(batches)
 
 
 def fixed_gradient(shard_set: ShardSet, device: torch.device) -> torch.Tensor:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from shardgym.plans.shard import Shard
     from shardgym.tables.pools import TablePool, load_pool
     from shardgym.tables.streams.stream import open_stream
-    from shardgym.tables.streams.tables import DrawnStream, pool_of_stream
     from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
+    from shardgym.tables.tables_of_streams import DrawnStream, pool_of_stream
     from shardgym.tasks.step_memory import StepMemory
     from shardgym.tasks.suites import Suite, load_suite
     from shardgym.tasks.task import ShardingTask
@@ -46,8 +46,8 @@ _HOME = {
     "Shard": "plans.shard", "ShardingPlan": "plans.plan",
     "EmbeddingTable": "tables.table", "RangeIds": "tables.table", "RecordedIds": "tables.table",
     "UniformIds": "tables.table", "ZipfIds": "tables.table",
-    "TablePool": "tables.pools", "load_pool": "tables.pools", "DrawnStream": "tables.streams.tables",
-    "open_stream": "tables.streams.stream", "pool_of_stream": "tables.streams.tables",
+    "TablePool": "tables.pools", "load_pool": "tables.pools", "DrawnStream": "tables.tables_of_streams",
+    "open_stream": "tables.streams.stream", "pool_of_stream": "tables.tables_of_streams",
     "ShardingTask": "tasks.task", "StepMemory": "tasks.step_memory", "Suite": "tasks.suites",
     "Topology": "tasks.topology", "load_suite": "tasks.suites",
 }  # fmt: skip

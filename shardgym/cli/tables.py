@@ -32,8 +32,8 @@ from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.tables.pools import load_pool
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import ENDINGS, MIN_ROWS, holds_ids, open_stream
-from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
 from shardgym.tables.table import Optimizer, TablePool
+from shardgym.tables.tables_of_streams import PLACEHOLDER_DIM, pool_of_statistics
 from shardgym.tasks.task import ShardingTask
 
 #: Features that are listed; of more the totals say enough.

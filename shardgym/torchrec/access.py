@@ -13,8 +13,8 @@ from shardgym.records import short_repr
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import IdStream, RecordedStream
-from shardgym.tables.streams.tables import fit_ids
 from shardgym.tables.table import IdDistribution, UniformIds
+from shardgym.tables.tables_of_streams import fit_ids
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
 

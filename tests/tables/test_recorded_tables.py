@@ -136,7 +136,7 @@ def test_what_a_pool_needs_is_asked_for(open_format, monkeypatch):
         pool_of_stream(stream, 16, embedding_dim={"item": 8})
     with pytest.raises(InputError, match=r"unknown feature of .* 'items'"):
         pool_of_stream(stream, 16, embedding_dim={"items": 8})
-    monkeypatch.setattr("shardgym.tables.streams.tables.MOST_RECORDED_IDS", 63)
+    monkeypatch.setattr("shardgym.tables.tables_of_streams.MOST_RECORDED_IDS", 63)
     with pytest.raises(InputError, match=r"'item' has 64 ids, .*: take fewer samples, or let ids be drawn"):
         pool_of_stream(stream, 16)
 

@@ -14,7 +14,7 @@ from shardgym.tables.repeats import mean_run_length
 from shardgym.tables.row_access import access_share
 from shardgym.tables.streams.frequencies import CountedRows, SketchedRows
 from shardgym.tables.streams.statistics import FeatureStatistics
-from shardgym.tables.streams.tables import fit_ids
+from shardgym.tables.tables_of_streams import fit_ids
 
 RNG = np.random.default_rng(0)
 

@@ -37,7 +37,6 @@ from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Record
 from shardgym.tables.pools.files import load_user_tables
 from shardgym.tables.streams.stream import ENDINGS, holds_ids, open_stream
-from shardgym.tables.streams.tables import PLACEHOLDER_DIM, pool_of_stream
 from shardgym.tables.table import (
     DEFAULT_BATCH_SIZE,
     REUSE_BINS,
@@ -48,6 +47,7 @@ from shardgym.tables.table import (
     UniformIds,
     ZipfIds,
 )
+from shardgym.tables.tables_of_streams import PLACEHOLDER_DIM, pool_of_stream
 
 _DATA = Path(__file__).with_name("data")
 

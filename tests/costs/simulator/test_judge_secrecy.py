@@ -72,16 +72,6 @@ def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(use
         assert not any(thing is judge or thing is judge._weights for thing in reachable(result))
 
 
-def test_the_oracles_settings_make_an_oracle(used_oracle):
-    assert used_oracle.settings().get("role", "oracle") == "oracle"
-    assert used_oracle.role == "oracle"
-
-
-def test_weights_of_the_judge_do_not_load_as_an_oracle(model):
-    with pytest.raises(InputError, match="role: these weights are of 'judge', expected 'oracle'"):
-        make_cost("simulator", weights=model / "judge.safetensors")
-
-
 def test_oracle_and_judge_disagree_about_some_pair_of_plans(oracle, judge, task):
     """Two architectures on disjoint samples: not the same function in disguise."""
     rng = np.random.default_rng(4)
@@ -91,31 +81,14 @@ def test_oracle_and_judge_disagree_about_some_pair_of_plans(oracle, judge, task)
     assert np.corrcoef(ours, theirs)[0, 1] > 0.8
 
 
-def test_a_judge_is_refused_as_the_oracle_of_a_run(model, judge, task, tmp_path):
-    other = make_cost("simulator", weights=model, role="judge")
+def test_runs_and_checks_take_an_oracle_and_a_judge_for_what_they_are(model, oracle, judge, task, tmp_path):
+    suite, settings = ToySuite([task]), {"weights": model, "role": "judge"}
     with pytest.raises(InputError, match="oracle 'simulator' has role 'judge'"):
-        evaluate(ToySuite([task]), ["random"], out=tmp_path, judge=judge, oracle=other)
-
-
-def test_an_oracle_does_not_judge_those_who_query_it(model, oracle, task, tmp_path):
+        evaluate(suite, ["random"], out=tmp_path, judge=judge, oracle=make_cost("simulator", **settings))
+    same = make_cost("simulator", weights=model)
     with pytest.raises(InputError, match="judge 'simulator' has the weights of the oracle"):
-        evaluate(ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle=oracle)
-    (record,) = evaluate(
-        ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle="roofline"
-    )
-    assert record.status == "ok"
-
-
-def test_a_run_makes_its_judge_by_name_and_scores_as_a_judge_outside_of_it(model, judge, task, tmp_path):
-    settings = {"weights": model, "role": "judge"}
-    for run in ("first", "second"):
-        (record,) = evaluate(
-            ToySuite([task]), ["random"], out=tmp_path / run, judge="simulator", judge_settings=settings,
-            oracle="roofline",
-        )  # fmt: skip
-        assert record.cost == judge.evaluate(task, [record.plan])[0]
-
-
-def test_a_solver_is_not_checked_with_a_judge(judge):
+        evaluate(suite, ["random"], out=tmp_path, judge=same, oracle=oracle)
     with pytest.raises(InputError, match="cost 'simulator' has role 'judge', which is for scoring"):
         check_solver("random", judge)
+    (record,) = evaluate(suite, ["random"], out=tmp_path, judge="simulator", judge_settings=settings, oracle="roofline")
+    assert record.cost == judge.evaluate(task, [record.plan])[0]

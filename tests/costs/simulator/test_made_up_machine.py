@@ -5,7 +5,6 @@ TEST FIXTURE ONLY: times are a formula, so errors say nothing about real hardwar
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -111,24 +110,14 @@ def test_far_outside_twice_the_batch_is_twice_the_time(networks):
 
 
 def test_errors_are_near_the_noise(model):
-    from shardgym.training.fitting import FitSettings
-
     card = json.loads((model / "oracle.json").read_text())
     assert card["errors"]["compute"]["mape"] < 0.2
-    assert card["settings"] == dataclasses.asdict(FitSettings(epochs=40, least_steps=0))
+    assert (card["settings"]["epochs"], card["settings"]["least_steps"]) == (40, 0)
     assert set(card["data_sha256"]) == set(card["paces"]) == {"0/compute.parquet", "1/compute.parquet"}
     # The made-up machine is the same on all days.
     assert all(pace == pytest.approx([1.0, 1.0], abs=0.1) for pace in card["paces"].values())
     judge = json.loads((model / "judge.json").read_text())
     assert judge["errors"]["compute"]["mape"] < 0.35
-
-
-def test_the_cost_prices_any_data_type_and_adds_up(model):
-    cost = make_cost("simulator", weights=str(model))
-    task = task_of(precision="fp16", optimizer="rowwise_adagrad", devices=3, known_reuse=False)
-    plans = [ShardingPlan.table_wise(task, devices) for devices in ([0, 1, 2, 0], [0, 0, 1, 1])]
-    found = cost.additive().plans_ms(task, plans).sum(axis=2).max(axis=1)
-    assert found == pytest.approx([answer.total_ms for answer in cost.evaluate(task, plans)], rel=1e-9)
 
 
 def test_what_is_unlike_the_data_as_a_whole_is_noted(model):

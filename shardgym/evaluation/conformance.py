@@ -84,32 +84,20 @@ class SolverCall:
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one rule.
-
-    Attributes:
-        name: what was checked.
-        ok: whether it held; None when it could not be told.
-        detail: what was looked at, or the first thing that went wrong.
-    """
+    """The outcome of one rule."""
 
     name: str
-    ok: bool | None
-    detail: str
+    ok: bool | None  #: whether it held; None when it could not be told
+    detail: str  #: what was looked at, or the first thing that went wrong
 
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """All checks of one solver.
-
-    Attributes:
-        solver: name of the solver.
-        cost: name of the cost model it could query.
-        rows: the checks, in the order of `RULES`, and the time limit.
-    """
+    """All checks of one solver."""
 
     solver: str
-    cost: str
-    rows: tuple[Check, ...]
+    cost: str  #: name of the cost model that it could query
+    rows: tuple[Check, ...]  #: in the order of `RULES`, and the time limit
 
     @property
     def ok(self) -> bool:
@@ -196,8 +184,7 @@ def check_solver(
 ) -> ConformanceReport:
     """Check that a solver keeps the rules of `shardgym.evaluation.solver.Solver`.
 
-    The solver runs in a thread of this process. One that hangs is told to stop
-    and no further calls are made.
+    The solver runs in a thread of this process. One that hangs is told to stop, and no further calls are made.
 
     Args:
         solver: a registered name, `module:Class`, a class, or an object (which is copied for fresh starts).

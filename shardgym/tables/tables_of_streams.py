@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from shardgym.arguments import check_instance
 from shardgym.errors import InputError
 from shardgym.tables.bags import Bags
 from shardgym.tables.ids import draw_bags
@@ -83,10 +82,9 @@ def pool_of_stream(
         fit: whether ids of tables are drawn from a law that is fitted, rather than those that are recorded.
 
     Raises:
-        InputError: no stream, no batch size, a stream that holds no whole batch, or no ids; ids that are drawn, or too
+        InputError: no batch size, a stream that holds no whole batch, or no ids; ids that are drawn, or too
             many to be kept, without `fit`; or a width for a feature that is none.
     """
-    check_instance("stream", stream, IdStream, "open_stream(path) opens a file")
     batch_size = stream.batch_size if batch_size is None else batch_size
     if batch_size is None:
         raise InputError(f"{stream.name}: says no batch size, expected one: the samples of a step over all devices")

@@ -30,11 +30,3 @@ def test_records_that_are_there_become_the_table_of_a_page(libraries, monkeypatc
         "over the floor, best of 16": "0.950 (0.900 .. 0.990), beaten",
     }  # fmt: skip
     assert "12,500" in page.read_text()
-
-
-def test_every_example_exists_and_others_are_refused(libraries, monkeypatch, capsys):
-    assert all((libraries.ROOT / "examples" / f"{name}.py").is_file() for name in libraries.EXAMPLES)
-    monkeypatch.setattr(sys, "argv", ["libraries.py", "--examples", "dopamine"])
-    with pytest.raises(SystemExit):
-        libraries.main()
-    assert "--examples: there is no 'dopamine', expected some of cleanrl_ppo," in capsys.readouterr().err

@@ -33,15 +33,3 @@ def test_a_solver_that_cannot_do_a_size_is_asked_for_the_next_one(plan_time):
     assert isinstance(row["2"], float)
     assert row["5"] == "b"
     assert "placements" in reasons["exhaustive,limit=10"]
-
-
-def test_what_measures_is_timed_only_where_it_is_named(plan_time, monkeypatch):
-    timed = []
-    monkeypatch.setattr(plan_time, "row", lambda name, *rest: timed.append(name) or {"devices": 4, "10": 1.0})
-    monkeypatch.setattr("sys.argv", ["plan_time.py", "--tables", "10", "--devices", "4"])
-    assert plan_time.main() == 0
-    assert "neuroshard" in timed
-    assert "measured_rerank" not in timed
-    monkeypatch.setattr("sys.argv", ["plan_time.py", "--tables", "10", "--devices", "4", "--solver", "measured_rerank"])
-    assert plan_time.main() == 0
-    assert timed[-1] == "measured_rerank"

@@ -91,14 +91,3 @@ def test_no_row_is_dropped_without_a_reason(published):
     assert all((h.fitted is None) == bool(h.reason) for h in held)
     # What the cost is about is predicted without exception.
     assert all(h.fitted is not None for h in held if h.row.kind in ("fused", "host memory", "cached"))
-
-
-def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_path):
-    script, held = published
-    lines = script.read_rows.__defaults__[0].read_text().splitlines()
-    mine = next(line for line in lines if line.startswith("G022,")).replace("G022", "X1").replace("647.87", "100")
-    (tmp_path / "more.csv").write_text("\n".join([lines[0], mine.replace("meta-pytorch/torchrec", "me/mine")]))
-    more = script.read_rows(tmp_path / "more.csv")
-    found = script.ratios(more, script.Constants(), more)
-    of_g022 = next(h.fitted for h in held if h.row.id == "G022")
-    assert found["X1"] == pytest.approx(6.4787 * of_g022)

@@ -34,19 +34,6 @@ def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
     assert rows[0]["lost"] == (max(ratios) > 1) == any(loss["cost"] == "torchrec_rating" for loss in losses)
 
 
-def test_a_limit_is_given_to_theirs_alone(planner, monkeypatch):
-    given = []
-
-    class Noting:
-        def solve(self, task, cost, seed=0, **options):
-            given.append(options)
-            return make_solver("lpt").solve(task, cost, seed)
-
-    monkeypatch.setattr(planner, "make_solver", lambda name: Noting())
-    planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[0]]}, ["dim_greedy"], 5.0)
-    assert given == [{"time_limit_s": 5.0}, {"time_limit_s": 5.0}, {}, {}]
-
-
 def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     published = planner.spread(load_suite("published-v1"), 100)
     assert max(task.num_devices for task in published) == 64

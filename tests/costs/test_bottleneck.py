@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.costs.links import exchange_times, pooled_widths, wait_ms
+from shardgym.costs.links import pooled_widths, wait_ms
 from shardgym.costs.rendering import render_plan
 from shardgym.costs.rendering.bottleneck import find_bottleneck
 
@@ -131,15 +131,6 @@ def test_a_cost_without_ids_says_by_its_times_when_devices_wait(hardware):
     assert bottleneck.exchange_ms == pytest.approx(2 * backward_comm)
     last, slowest_after = int(busy.argmax()), int((found.device_ms - bottleneck.wait_ms - busy).argmax())
     assert bottleneck.device in (last, slowest_after)
-
-
-def test_on_cores_the_last_to_enter_and_the_last_to_end_hold_up_the_step():
-    """Device 0 is last to enter the forward exchange, by 2 ms; device 1 computes backward for 3 ms longer."""
-    forward, backward, exchange = np.array([6.0, 4.0, 4.0]), np.array([5.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0])
-    times = exchange_times(np.column_stack([forward, backward]), exchange, ids_hidden=False)
-    phases = np.column_stack([times.ids_ms, forward, times.forward_ms, times.backward_ms, backward])
-    found = find_bottleneck(PlanCost(phases, "toy", "1", "toy"), [4, 4, 4])
-    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 3.0, [0, 2, 2])
 
 
 def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():

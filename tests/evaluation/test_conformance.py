@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from evaluation_toys import INSTALLED
 
-from shardgym.costs.base import make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError
-from shardgym.evaluation.conformance import cases, check_solver
-from shardgym.evaluation.solver import make_solver
+from shardgym.evaluation.conformance import check_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
@@ -127,11 +125,6 @@ def returns_a_bogus_plan(sound, task, seed):
         return ShardingPlan.table_wise(task, [0] * task.num_tables)
 
 
-def prints(sound, task, seed):
-    print("solving")
-    return sound.plan(task)
-
-
 def prints_beneath_python(sound, task, seed):
     os.write(1, b"solving\n")
     return sound.plan(task)
@@ -139,11 +132,6 @@ def prints_beneath_python(sound, task, seed):
 
 def seeds_numpy(sound, task, seed):
     np.random.seed(seed)
-    return sound.plan(task)
-
-
-def draws_from_random(sound, task, seed):
-    random.random()
     return sound.plan(task)
 
 
@@ -189,10 +177,8 @@ def _keep_random_state():
         (changes_the_task, "task_unchanged", "the task was changed"),
         (raises_the_wrong_error, "infeasible_reported", "no plan is feasible: expected NoFeasiblePlanError, or"),
         (returns_a_bogus_plan, "infeasible_reported", "returned a plan"),
-        (prints, "silent", "printed 'solving"),
         (prints_beneath_python, "silent", "printed 'solving"),
         (seeds_numpy, "global_random_untouched", "changed the state of numpy.random"),
-        (draws_from_random, "global_random_untouched", "changed the state of random"),
     ],
 )
 def test_a_broken_promise_fails_its_check_and_no_other(solver, check, detail):
@@ -266,14 +252,3 @@ def test_what_cannot_be_checked_is_refused():
     noisy = type("Noisy", (RooflineCost,), {"deterministic": False})
     with pytest.raises(InputError, match="not deterministic"):
         check_solver("random", noisy())
-
-
-def test_cases_are_what_they_claim():
-    cost = make_cost("roofline")
-    for case in cases():
-        if case.feasible:
-            plan = make_solver("lookup_greedy").solve(case.task, cost)
-            assert cost.evaluate(case.task, [plan])[0].feasible, case.name
-        else:
-            short = case.task.total_bytes > case.task.topology.total_memory_bytes
-            assert short or any(table.embedding_dim % 4 for table in case.task.tables), case.name

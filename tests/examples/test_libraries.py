@@ -40,23 +40,6 @@ def test_advantages_stop_where_episodes_end(example):
     assert found.tolist() == [[1.0 + 20.0 + 0.5 * last - 10.0, 1.0 - 10.0], [last, last]]
 
 
-def test_a_rollout_plays_valid_actions_of_the_network(example):
-    shared = example("columnwise")
-    torch.manual_seed(0)
-    envs = shared.make_envs(3, "SameStep")
-    network = shared.Network(shared.sizes())
-    player = shared.Player(envs, network, seed=0)
-    first, second = player.play(40), player.play(5)
-    assert len(first.actions) == 120
-    assert len(second.actions) == 15
-    assert first.observations["mask"][torch.arange(120), first.actions].all()
-    scores, values = network.scores_and_values(first.observations)
-    assert torch.allclose(first.scores, scores, atol=1e-4)
-    assert torch.allclose(first.targets - first.advantages, values, atol=1e-4)
-    assert first.ratios  # episodes of few tables end within forty steps
-    assert min(first.ratios) > 0.3
-
-
 def test_a_moment_of_training_is_compared_with_the_floor(example, tmp_path, capsys, monkeypatch):
     script = example("cleanrl_ppo")
     monkeypatch.setattr(script, "NUM_ENVS", 8)

@@ -46,18 +46,6 @@ def test_totals_are_those_of_the_source(name):
     assert totals == TOTALS[name]
 
 
-def test_multi_hot_sizes_of_dcnv2_are_in_the_published_order():
-    hotness = [int(t.pooling_factor) for t in load_model("dlrm-dcnv2").pool]
-    assert hotness == [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
-
-
-def test_every_model_says_where_it_is_from_and_has_bags_of_fixed_size():
-    for name in model_names():
-        model = load_model(name)
-        assert len(model.source) > 40
-        assert {t.ids.lengths for t in model.pool} == {"fixed"}
-
-
 def test_ids_optimisers_and_batches_are_those_stated():
     assert load_model("embark-t7").pool[0].ids == ZipfIds(s=1.1)
     assert load_model("nvidia-tiny").pool[0].ids == ZipfIds(s=1.05, q=0.5)

@@ -139,8 +139,3 @@ def test_what_a_pool_needs_is_asked_for(open_format, monkeypatch):
     monkeypatch.setattr("shardgym.tables.tables_of_streams.MOST_RECORDED_IDS", 63)
     with pytest.raises(InputError, match=r"'item' has 64 ids, .*: take fewer samples, or let ids be drawn"):
         pool_of_stream(stream, 16)
-
-
-def test_a_path_is_no_stream():
-    with pytest.raises(InputError, match=r"stream: expected an IdStream, got str 'ids.parquet'; open_stream\(path\)"):
-        pool_of_stream("ids.parquet", 16)

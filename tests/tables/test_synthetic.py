@@ -48,10 +48,3 @@ def test_a_stored_histogram_is_that_of_a_real_draw(pool, index):
     table = load_pool(pool)[index]
     counts = ReuseCounts.of(draw_bags(table, load_pool(pool).batch_size, seed=0).indices)
     assert table.reuse_histogram == pytest.approx(counts.row_shares(), abs=5e-4)
-
-
-def test_the_order_of_the_tables_carries_no_information():
-    position = np.arange(856)
-    for field in ("num_embeddings", "pooling_factor"):
-        values = np.log([getattr(table, field) for table in load_pool("synthetic-2021")])
-        assert abs(np.corrcoef(position, values)[0, 1]) < 3 / math.sqrt(856)

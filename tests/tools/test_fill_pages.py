@@ -68,21 +68,6 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert tool.main(["--check"]) == 0
 
 
-def test_the_test_of_the_pages_asks_what_check_asks(tool, page):
-    assert list(tool.outdated([page])) == [page]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"), [(["--help"], 0, "write nothing"), (["no.md"], 2, "no such page: no.md")]
-)
-def test_help_and_a_page_that_is_not_there(tool, capsys, arguments, code, text):
-    with pytest.raises(SystemExit) as ended:
-        tool.main(arguments)
-    said = capsys.readouterr()
-    assert ended.value.code == code
-    assert text in said.out + said.err
-
-
 @pytest.fixture
 def shipped(tool):
     from shardgym.training.data import load_data

@@ -65,11 +65,3 @@ def test_a_record_below_a_bound_and_another_bound_are_problems(board):
     path.write_text(json.dumps({**content, "judge_version": "0"}))
     with pytest.raises(InputError, match="is of gpu 0, the judge is gpu "):
         tool.problems(folder)
-
-
-def test_folders_without_a_run_or_bounds(board, capsys):
-    tool, folder = board
-    with pytest.raises(InputError, match=r"bounds.json does not exist: expected what 'python tools/plan_bounds.py"):
-        tool.read(folder)
-    assert tool.main([str(folder / "nowhere")]) == 2
-    assert "holds no run" in capsys.readouterr().err

@@ -1,25 +1,14 @@
 """Pools by name or file. With the package come two synthetic ones and the tables of published models.
 
 The pool `synthetic-2021` is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that
-file (`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and
-both reuse histograms. The ids of this pool, drawn with `draw_bags`, match them. Nothing
-is published per table, so the following is our choice:
+file (`embedding_bag/2021/locality_stats.txt`) are totals over its tables at batch 65,536: ids, distinct rows, and both
+reuse histograms, which the ids of this pool, drawn with `draw_bags`, match. Per table nothing is published: rows are
+log-normal up to 20 million, a tenth of the tables small vocabularies from 100 rows; half are single-valued features
+that some samples lack, the others have a log-normal pooling factor up to about 200; every table has its own skew.
+Widths are not part of the file: `embedding_dim` is a placeholder of 16, suites draw their own.
 
-- Rows are log-normal up to 20 million, a tenth of the tables being small vocabularies from 100 rows; the mean is 1.3
-  million. That lets the NeuroShard protocol (10 to 59 tables, widths up to 128, at most 15 GiB in FP32 on four
-  devices of 4 GiB) find a task in a few draws, and memory binds: 29 tables exceed a device at width 128.
-- Half of the tables are single-valued features that some samples lack (pooling factor around 0.7), the others
-  multi-valued with a log-normal pooling factor up to about 200; larger tables tend to have more. The mean is 15.8, as
-  published.
-- Every table has its own skew. Exponents s (around 1.1) and shifts q (from 0 to half of the rows) were drawn at
-  random and drawn anew, table by table, until the totals matched.
-
-Widths are not part of that file: `embedding_dim` is a placeholder of 16, suites draw their own. The reuse histograms
-are those of one real draw at batch 65,536.
-
-The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 131,072 in the same way. Its population is
-another one on purpose: more small vocabularies, wider spreads of rows and pooling factors, fewer single-valued
-features. Nothing that ships was trained on it, so it shows how what was trained on the first pool transfers.
+The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 131,072 in the same way, with another
+population on purpose. Nothing that ships was trained on it.
 """
 
 from __future__ import annotations

@@ -45,8 +45,6 @@ class FeatureStatistics:
         checksum: whether to compute the checksum of a recording.
 
     Attributes:
-        rows: see above.
-        batch_size: see above.
         batches: that were counted.
         ids: in all of them.
         distinct: rows that a batch touches, summed over batches.

@@ -25,10 +25,6 @@ class DriftSource(TaskSource):
     Tables of the first step are as drawn. Then, from step to step, each pooling factor is multiplied by a log-normal
     factor, and the exponent of each Zipf law moves by a normal one. Reuse histograms, which are of the law as it was,
     are left out from the first step on. Rows, widths and memory stay, so a plan for one step is one for all.
-
-    Args:
-        spec: what is drawn, and how it drifts.
-        path: the suite file, for errors; pool files are looked for beside it.
     """
 
     def __init__(self, spec: DriftTasks, path: Path) -> None:

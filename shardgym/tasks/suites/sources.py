@@ -243,11 +243,7 @@ def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> 
 
 
 class SequenceSource(GroupedSource):
-    """Tasks of unpooled tables that are made up; the same spec gives the same tasks in every version of ShardGym.
-
-    Args:
-        spec: what is drawn from, groups and seed.
-    """
+    """Tasks of unpooled tables that are made up; the same spec gives the same tasks in every version of ShardGym."""
 
     def __init__(self, spec: SequenceTasks) -> None:
         super().__init__(spec.seed, spec.groups)
@@ -278,12 +274,7 @@ class SequenceSource(GroupedSource):
 
 
 class ListedSource(TaskSource):
-    """Tasks that exist already.
-
-    Args:
-        tasks: in order; those without a name are named by the suite.
-        groups: name of each task's group.
-    """
+    """Tasks that exist already, each with the name of its group; those without a name are named by the suite."""
 
     def __init__(self, tasks: Sequence[ShardingTask], groups: Sequence[str]) -> None:
         self._tasks = tasks

@@ -33,12 +33,7 @@ Between = Annotated[tuple[Positive, Positive], AfterValidator(_in_order)]
 
 @dataclass(frozen=True, config=CONFIG)
 class CostChoice(Record):
-    """A cost model by name.
-
-    Attributes:
-        cost: a registered name.
-        settings: keyword arguments that it is made with.
-    """
+    """A cost model by its registered name, and keyword arguments that it is made with."""
 
     cost: Name
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -50,15 +45,10 @@ CostField = Annotated[CostChoice, BeforeValidator(lambda value: {"cost": value} 
 
 @dataclass(frozen=True, config=CONFIG)
 class Track(Record):
-    """One way to score a suite. Boards of different tracks are different boards.
+    """One way to score a suite. Boards of different tracks are different boards."""
 
-    Attributes:
-        judge: scores plans; no solver is given it.
-        oracle: what solvers may query.
-    """
-
-    judge: CostField
-    oracle: CostField
+    judge: CostField  #: scores plans; no solver is given it
+    oracle: CostField  #: what solvers may query
 
 
 #: The track that needs no hardware. Its judge is the second simulator, which has another architecture and
@@ -232,16 +222,7 @@ class ListedTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class SuiteSpec(Record):
-    """A suite file.
-
-    Attributes:
-        description: one sentence.
-        judge: the cost model that scores plans, by name or with settings.
-        oracle: the cost model that solvers may query, likewise.
-        tasks: how the tasks come about.
-        solvers: what `shardgym run` runs where no solver is named, each written as for `--solver`; empty for the
-            heuristics and NeuroShard's two.
-    """
+    """A suite file."""
 
     description: str
     judge: CostField

@@ -1,6 +1,6 @@
 """How well loads of ranks are told where rows are not equally popular: plans against streams replayed id by id.
 
-    python benchmarks/skewed_rows.py [--plans N] [--batches N] [--counted] [--csv FILE]
+    python benchmarks/skewed_rows.py [--plans N] [--batches N] [--csv FILE]
 
 Each plan cuts one to three tables by rows over 2 to 16 ranks: evenly as TorchRec does, or anywhere. Tables have a Zipf
 law each, with s from 0.5 to 1.3, and popular rows sorted by frequency, in blocks, or scattered; the orders take turns.
@@ -8,8 +8,7 @@ Streams are batches of 16,384 samples, drawn by `draw_bags`, counted id by id an
 
 An error is that of the worst rank, as a share of its load: lookups, and distinct rows. Of ranks with next to no load a
 stream says little: they are held against 1/50 of the mean rank's. "fair share" is the error if every row counted as
-equally popular. With --counted, tables are those of a recording of one batch, which has shares of ranges of rows and no
-law; other batches are replayed.
+equally popular.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from tqdm import tqdm
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.arrays import Floats
-from shardgym.tables.bags import Bags, ReuseCounts
+from shardgym.tables.bags import Bags
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import access_share, distinct_rows
-from shardgym.tables.row_ranges import RangeCounts
-from shardgym.tables.table import RecordedIds, RowOrder
+from shardgym.tables.table import RowOrder
 
 BATCH_SIZE = 16_384
 ORDERS: tuple[RowOrder, ...] = ("scattered", "by_frequency", "blocks")
@@ -69,10 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plans", type=int, default=50, help="how many (default: 50)")
     parser.add_argument("--batches", type=int, default=8, help="of each stream (default: 8)")
-    parser.add_argument("--counted", action="store_true", help="tables as recorded from one batch")
     parser.add_argument("--csv", type=Path, help="write the table there, too")
     options = parser.parse_args(arguments)
-    rows = [compared(plan, options.batches, counted=options.counted) for plan in tqdm(range(options.plans))]
+    rows = [compared(plan, options.batches) for plan in tqdm(range(options.plans))]
     print(tabulate(rows, headers=Row._fields, floatfmt=".3f"))
     for error in ("lookups", "distinct_rows", "fair_share"):
         found = np.array([getattr(row, error) for row in rows])
@@ -88,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if max(max(row.lookups, row.distinct_rows) for row in rows) > LIMIT else 0
 
 
-def compared(number: int, batches: int, *, counted: bool) -> Row:
+def compared(number: int, batches: int) -> Row:
     """Draw a plan and a stream, and compare what is expected with what is counted."""
     rng = np.random.default_rng([29, number])
     order = ORDERS[number % len(ORDERS)]
@@ -99,13 +96,8 @@ def compared(number: int, batches: int, *, counted: bool) -> Row:
     shards = [shard for table in tables for shard in row_shards(table, devices, even, rng)]
     plan = ShardingPlan.of(task, shards)
 
-    # Batch 0 is left to be counted in ranges.
     streams = ({t.name: draw_bags(t, BATCH_SIZE, seed=number, batch=n) for t in tables} for n in range(1, batches + 1))
     found = RankLoads(*np.mean([replayed_loads(task, plan, stream) for stream in streams], axis=0))
-    if counted:
-        known = tuple(recorded(table, number) for table in tables)
-        task = dataclasses.replace(task, tables=known)
-        plan = ShardingPlan.of(task, shards)
     told = expected_loads(task, plan)
     even_rows = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, ids=UniformIds()) for t in tables))
     fair = expected_loads(even_rows, ShardingPlan.of(even_rows, shards))
@@ -161,17 +153,6 @@ def row_shards(table: EmbeddingTable, devices: int, even: bool, rng: np.random.G
         cuts = np.sort(rng.choice(np.arange(1, rows), devices - 1, replace=False)).tolist()
     edges = [0, *cuts, rows]
     return [Shard(table.name, (edges[d], edges[d + 1]), (0, WIDTH), d) for d in range(devices)]
-
-
-def recorded(table: EmbeddingTable, seed: int) -> EmbeddingTable:
-    """Return a table as a file with one batch of its ids would give it, see `shardgym.tables.pools.files`."""
-    indices = draw_bags(table, BATCH_SIZE, seed=seed).indices
-    ranges = RangeCounts.of(indices, table.num_embeddings)
-    shares = {"range_shares": ranges.lookups, "range_distinct": ranges.distinct}
-    ids = RecordedIds("one batch", "t000", BATCH_SIZE, BATCH_SIZE, "0" * 64, **shares)
-    return dataclasses.replace(
-        table, ids=ids, pooling_factor=len(indices) / BATCH_SIZE, reuse_histogram=ReuseCounts.of(indices).row_shares()
-    )
 
 
 def error(told: Floats, found: Floats) -> float:

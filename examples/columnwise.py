@@ -40,17 +40,11 @@ SAMPLES = 16
 
 
 class Trained(NamedTuple):
-    """What training ended with.
+    """What training ended with."""
 
-    Attributes:
-        policy: what `PolicySolver` takes.
-        steps: of the environments.
-        seconds: of processor time that training took.
-    """
-
-    policy: Any
-    steps: int
-    seconds: float
+    policy: Any  #: what `PolicySolver` takes
+    steps: int  #: of the environments
+    seconds: float  #: of processor time
 
 
 class Clock:
@@ -115,23 +109,16 @@ class Network(nn.Module):
 
 class Rollout(NamedTuple):
     """Steps of all environments, one behind the other, for algorithms that learn from what the policy just did.
-
-    Attributes:
-        observations: entries of flat observations, each of shape (N * steps, ...).
-        actions, log_probs: shape (N * steps,).
-        scores: of all actions, shape (N * steps, actions).
-        advantages: see `advantages`, shape (N * steps,).
-        targets: of values, shape (N * steps,).
-        ratios: costs of complete plans over their references, by episodes that ended.
+    Tensors have the shape (N * steps, ...).
     """
 
-    observations: dict[str, Tensor]
+    observations: dict[str, Tensor]  #: by entry of flat observations
     actions: Tensor
     log_probs: Tensor
-    scores: Tensor
+    scores: Tensor  #: of all actions
     advantages: Tensor
-    targets: Tensor
-    ratios: list[float]
+    targets: Tensor  #: of values
+    ratios: list[float]  #: costs of complete plans over their references, by episodes that ended
 
 
 class Player:

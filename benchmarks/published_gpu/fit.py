@@ -40,39 +40,21 @@ GROUPS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
     ),
     "collectives": (
         ("collective",),
-        {
-            "ring_share": 0.1,
-            "switch_share": 0.1,
-            "card_share": 0.1,
-            "node_fall": 0.5,
-            "device_us": 0.5,
-            "node_us": 0.7,
-            "ramp": 0.7,
-            "reduce_us": 0.5,
-            "reduce_node_us": 0.7,
-            "reduce_ramp": 0.7,
-        },
+        {"ring_share": 0.1, "switch_share": 0.1, "card_share": 0.1, "node_fall": 0.5, "device_us": 0.5, "node_us": 0.7,
+         "ramp": 0.7, "reduce_us": 0.5, "reduce_node_us": 0.7, "reduce_ramp": 0.7},
     ),
-}
+}  # fmt: skip
 #: Where fits start: L2 and gathers as others have fitted them, the rest by judgement, with all rows known. The
 #: constants of the package are what came of it.
 START = Constants(
     kernels=KernelConstants(gather_share=0.93, update_share=0.6, sort_share=0.3, lookup_clocks=5.0, bag_clocks=30.0),
     links=LinkConstants(fast_share=0.75, slow_share=0.9, fast_floor_us=15.0, slow_floor_us=30.0, ramp_us=25.0),
     collectives=CollectiveConstants(
-        ring_share=0.8,
-        switch_share=1.0,
-        card_share=0.95,
-        node_fall=0.05,
-        device_us=2.0,
-        node_us=3.0,
-        ramp=2.5,
-        reduce_us=20.0,
-        reduce_node_us=15.0,
-        reduce_ramp=5.0,
+        ring_share=0.8, switch_share=1.0, card_share=0.95, node_fall=0.05, device_us=2.0, node_us=3.0, ramp=2.5,
+        reduce_us=20.0, reduce_node_us=15.0, reduce_ramp=5.0,
     ),
     host=HostConstants(read_share=1.0, update_share=0.6, fetch_share=0.5, backward_us=100.0),
-)
+)  # fmt: skip
 #: Logarithmic error that is expected of a row.
 _EXPECTED = 0.1
 _DIGITS = 3

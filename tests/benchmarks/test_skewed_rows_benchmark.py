@@ -17,7 +17,7 @@ def skewed_rows(script):
 
 @pytest.mark.parametrize("number", range(3))
 def test_loads_of_ranks_are_within_a_tenth_of_replayed_streams(skewed_rows, number):
-    row = skewed_rows.compared(number, 4, counted=False)
+    row = skewed_rows.compared(number, 4)
     assert row.lookups <= 0.1
     assert row.distinct_rows <= 0.1
 

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FEATURES, FeatureScale
-from baselines.learning.training import Learner, Setup, TrainingLog, TrainingOptions, train
+from baselines.learning.training import Learner, Setup, TrainingLog, TrainingOptions, TrainingOracle, train
 from baselines.learning.weights import (
     Shipped,
     SolverCard,

@@ -10,9 +10,8 @@ import torch
 
 from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
 from baselines.dreamshard.solver import DreamShard, DreamShardLearner, DreamShardSettings
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.learning.training import Setup
+from baselines.learning.training import Setup, TrainingOracle
 from shardgym import (
     EmbeddingTable,
     NoFeasiblePlanError,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from baselines.random_placement import RandomSolver
+from baselines.greedy import RandomSolver
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology

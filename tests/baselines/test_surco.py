@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import torch
 
-from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.learning.training import Setup
+from baselines.learning.training import Setup, TrainingOracle
 from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
-from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
-from shardgym import make_cost
+from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, cheapest_assignment, improve
+from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
+from shardgym.errors import InputError, NoFeasiblePlanError
 
 COST = make_cost("roofline")
 
@@ -137,3 +138,34 @@ def test_plans_fit_into_tight_memory(tasks, fitted, variant):
     plan = solver.solve(task, COST)
     plan.validate(task)
     assert solver.solve(task, COST) == plan
+
+
+SHAPES = [(3000, 16, 12.0), (9000, 8, 3.0), (500, 32, 20.0), (20_000, 4, 1.0), (4000, 16, 6.0), (800, 64, 2.0)]
+
+
+def make_task(memory_bytes):
+    tables = tuple(EmbeddingTable(f"t{n}", *shape) for n, shape in enumerate(SHAPES))
+    topology = Topology(num_devices=len(memory_bytes), memory_bytes=tuple(memory_bytes))
+    return ShardingTask(tables, topology, batch_size=512)
+
+
+@pytest.mark.parametrize("memory", [[2**30] * 3, [600_000, 400_000, 400_000], [500_000, 450_000, 400_000]])
+def test_the_cheapest_assignment_is_the_best_of_all(memory):
+    task = make_task(memory)
+    costs = np.random.default_rng(0).normal(size=(6, 3)) + np.array([0.0, 0.5, 1.0])
+    sizes = [task.table_bytes(table) for table in task.tables]
+
+    def added(devices):
+        used = np.bincount(devices, weights=sizes, minlength=3)
+        return costs[range(6), devices].sum() if (used <= memory).all() else np.inf
+
+    best = min(itertools.product(range(3), repeat=6), key=lambda devices: added(list(devices)))
+    assert cheapest_assignment(task, costs).tolist() == list(best)
+
+
+def test_assignments_that_cannot_be_are_refused():
+    task = make_task([300_000, 300_000])
+    with pytest.raises(NoFeasiblePlanError, match="no assignment of whole tables"):
+        cheapest_assignment(task, np.ones((6, 2)))
+    with pytest.raises(InputError, match=r"costs: expected finite numbers of shape \(6, 2\), got shape \(6, 3\)"):
+        cheapest_assignment(task, np.ones((6, 3)))

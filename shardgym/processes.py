@@ -23,16 +23,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from shardgym.errors import InputError, ShardGymError, error_text, one_line
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 CAN_FORK = hasattr(os, "fork")
 #: Takes a message and returns the value of the answer.
@@ -72,7 +74,6 @@ class Child:
     Attributes:
         pid: of the process, and of its group.
         connection: this side's end.
-        timed_out: whether it was ended because it gave no answer in time.
 
     Raises:
         InputError: the settings cannot be pickled.
@@ -95,10 +96,11 @@ class Child:
             pickled = cloudpickle.dumps(settings)
         except Exception as error:
             raise InputError(f"cannot be handed to a process of its own: {one_line(error)}") from None
-        self.timed_out = False
         self._printed = tempfile.TemporaryFile() if quiet else None  # noqa: SIM115
         self._cpu_s: float | None = None
-        context = multiprocessing.get_context("spawn" if new_interpreter else "forkserver")
+        context: SpawnContext | ForkServerContext = multiprocessing.get_context("forkserver")
+        if new_interpreter:
+            context = multiprocessing.get_context("spawn")
         levels = {name: logging.getLogger(name).level for name in ("", *_PACKAGES)}
         variables = {**os.environ, **(environment or {})}
         self.connection, theirs = context.Pipe()
@@ -155,7 +157,6 @@ class Child:
                 logging.getLogger(name).log(level, "%s", text)
         except TimeoutError:
             self.kill()
-            self.timed_out = True
             raise self.error(f"{self.noun} took longer than {timeout_s:g} s and was stopped") from None
         except (EOFError, OSError):
             raise self.error(self.cause_of_death()) from None
@@ -196,8 +197,7 @@ def _start(process: BaseProcess, context: ForkServerContext | SpawnContext, vari
     ours = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     context.set_forkserver_preload([*ours, *_asked_for])
     try:
-        if isinstance(context, SpawnContext):
-            os.environ.update(variables)
+        os.environ.update(variables)
         end = None
         while process.pid is None:
             try:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import socket
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.engines import Engine, HereEngine, make_engine
-from shardgym.engines.base import OpenWorker
-from shardgym.errors import InputError
-from shardgym.evaluation.result import Result, RunInfo, TaskSequence, write_task
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.engines import Engine, OpenWorker, make_engine
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
+from shardgym.evaluation.result import Result, RunInfo, Status, TaskSequence, write_task
+from shardgym.evaluation.running_solver import Answer, RunningSolver, running_solvers
 from shardgym.evaluation.solver import Solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, results_of
-from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
+from shardgym.machine import arithmetic, commit, versions
+from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import progress_bar
 from shardgym.records import short_repr
 from shardgym.tasks.suites import Suite
-from shardgym.tasks.suites.spec import Track
+from shardgym.tasks.suites.spec import CostChoice, Track
+from shardgym.tasks.task import ShardingTask
 
 #: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
 TIMEOUT_S = 3600.0
@@ -39,8 +45,6 @@ def evaluate(
     judge: str | CostModel | None = None,
     oracle: str | CostModel | None = None,
     track: str | Track | None = None,
-    judge_settings: Mapping[str, Any] | None = None,
-    oracle_settings: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (0,),
     limit: int | None = None,
     resume: Resume | str = Resume.MISSING,
@@ -60,12 +64,10 @@ def evaluate(
         suite: the tasks, with the name of the suite.
         solvers: names, `SolverSpec` for a solver with settings or a label, classes, or solvers that were made.
         out: folder of the records; one process at a time writes to it.
-        judge: scores the plans. A name, or a cost model, which the caller closes. With `track`, leave it out.
+        judge: scores the plans. A name, or a cost model, which the caller closes.
         oracle: what solvers may query; another object than the judge.
-        track: judge and oracle of the suite's track with this judge, e.g. "simulator", or of a `Track`. Without judge,
-            oracle and track it is the suite's first track.
-        judge_settings: keyword arguments for a judge given by name.
-        oracle_settings: keyword arguments for an oracle given by name.
+        track: judge and oracle in their stead: those of a `Track`, or of the suite's track with this judge, e.g.
+            "simulator". Without judge, oracle and track it is the suite's first track.
         seeds: every solver solves every task once per seed.
         limit: only the first so many tasks.
         resume: how existing records are treated, see `Resume`.
@@ -73,7 +75,8 @@ def evaluate(
         timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
         isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`): what ends
             that process, or changes what is in it, concerns no other solver and no record. When False, solvers work in
-            this process, e.g. below a debugger, and there is no timeout. None: where the system has fork.
+            this process, e.g. below a debugger, and there is no timeout. None: where the system has fork, and the
+            oracle does not measure.
         engine: where tasks are solved and scored: "here", one after the other; "loky", in processes of this machine;
             "ray", on a Ray cluster; or one by `shardgym.engines.make_engine`. Records are written here, as tasks are
             done. A worker that is lost is replaced, and its task done again.
@@ -95,14 +98,17 @@ def evaluate(
     specs = check_solvers(solvers)
     doing = make_engine(engine) if isinstance(engine, str) else engine
     if track is not None or (judge is None and oracle is None):
-        chosen = _chosen_track(suite, track, given=(judge, oracle, judge_settings, oracle_settings))
-        judge, judge_settings = chosen.judge.cost, chosen.judge.settings
-        oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
-    if not isinstance(doing, HereEngine):
-        check_by_name(doing, specs, judge, oracle)
+        if judge is not None or oracle is not None:
+            raise InputError("track: a track is judge and oracle: leave those out")
+        chosen = track if isinstance(track, Track) else _track_of(suite, track)
+        given_judge, given_oracle = chosen.judge, chosen.oracle
+    else:
+        given_judge, given_oracle = _choice("judge", judge), _choice("oracle", oracle)
+    if doing.name != "here":
+        _check_by_name(doing, specs, given_judge, given_oracle)
     with ExitStack() as stack:
-        oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
-        judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
+        oracle_name, oracle_cost = _open_cost(given_oracle, stack)
+        judge_name, judge_cost = _open_cost(given_judge, stack)
         _check_apart(judge_cost, oracle_cost)
         running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         run = RunInfo(
@@ -125,7 +131,7 @@ def evaluate(
         bar = stack.enter_context(
             progress_bar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)
         )  # fmt: skip
-        if isinstance(doing, HereEngine):
+        if doing.name == "here":
             here = TaskWorker(run, suite, running, judge_cost, bar.set_postfix_str)
             open_worker = cast("OpenWorker[TaskJob, TaskAnswer]", functools.partial(nullcontext, here))
         else:
@@ -158,35 +164,28 @@ def _jobs(run: RunInfo, store: Store) -> list[TaskJob]:
     return jobs
 
 
-@contextmanager
-def _open_cost(
-    role: str, given: str | CostModel | None, settings: Mapping[str, Any] | None
-) -> Iterator[tuple[str, CostModel]]:
-    """Yield name and model; a model that was made here is closed at the end."""
-    checked = dict(settings or {})
+def _choice(role: str, given: str | CostModel | None) -> CostChoice | CostModel:
     if isinstance(given, CostModel):
-        if checked:
-            raise InputError(f"{role}_settings are for a cost model given by name: make the object with them instead")
-        yield given.name, given
-        return
+        return given
     if given is None:
         raise InputError(f"{role}: expected the name of a cost or a cost model, got None; or give a track instead")
-    with make_cost(given, **checked) as model:
-        yield given, model
+    return CostChoice(given)
 
 
-def _chosen_track(suite: TaskSequence, track: str | Track | None, given: Sequence[object]) -> Track:
-    """Return a track that was given, or the one of the suite with that judge, or its first."""
-    if any(value is not None for value in given):
-        raise InputError("track: a track is judge and oracle with their settings: leave those out")
-    if isinstance(track, Track):
-        return track
+def _open_cost(given: CostChoice | CostModel, stack: ExitStack) -> tuple[str, CostModel]:
+    """Return name and model; a model that is made here is closed by the stack."""
+    if isinstance(given, CostModel):
+        return given.name, given
+    return given.cost, stack.enter_context(make_cost(given.cost, **given.settings))
+
+
+def _track_of(suite: TaskSequence, judge: str | None) -> Track:
     if not isinstance(suite, Suite):
         raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.tasks.suites.Track")
-    return suite.track(track)
+    return suite.track(judge)
 
 
-def check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: str | CostModel | None) -> None:
+def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: CostChoice | CostModel) -> None:
     """Refuse objects, which other processes cannot make again."""
     given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
     given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
@@ -234,3 +233,157 @@ def _check_seconds(name: str, seconds: float | None) -> None:
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
         raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")
+
+
+# --- solving and scoring, here or in a process of an engine -----------------------------------------------------------
+
+
+class TaskJob(NamedTuple):
+    """What a run lacks of one task.
+
+    Attributes:
+        task_index: of the task in the suite.
+        todo: titles of solvers, and seeds, that have no record.
+        old: records of the task that are there.
+    """
+
+    task_index: int
+    todo: tuple[tuple[str, int], ...]
+    old: tuple[Result, ...]
+
+    def __str__(self) -> str:
+        return f"task {self.task_index}"
+
+
+class TaskAnswer(NamedTuple):
+    """What came of a job.
+
+    Attributes:
+        new: results of what was to do.
+        renewed: old results with new costs, see `TaskWorker`.
+        errors: headings and tracebacks.
+    """
+
+    new: list[Result]
+    renewed: list[Result]
+    errors: list[tuple[str, str]]
+
+
+class TaskWorker:
+    """Solves and scores a task at a time.
+
+    All plans of a task are scored in one call, so that a measured judge interleaves them. A judge that is not
+    deterministic measures the plans of old results again in the same call: what is compared must not have drifted
+    apart.
+
+    Args:
+        run: what the results are part of.
+        suite: the tasks.
+        solvers: are at work.
+        judge: scores.
+        tell: hears what is being done.
+    """
+
+    def __init__(
+        self,
+        run: RunInfo,
+        suite: TaskSequence,
+        solvers: Sequence[RunningSolver],
+        judge: CostModel,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._run = run
+        self._suite = suite
+        self._solvers = {solver.spec.title: solver for solver in solvers}
+        self._judge = judge
+        self._tell = tell
+
+    def __call__(self, job: TaskJob) -> TaskAnswer:
+        """Solve what there is to do of a task, and score it."""
+        task = self._suite[job.task_index]
+        answer = TaskAnswer([], [], [])
+        solved = []
+        for title, seed in job.todo:
+            self._tell(title)
+            solver = self._solvers[title]
+            found = solver.solve(task, seed, self._run.time_limit_s)
+            if found.trace:
+                heading = f"{title}, task {task.name or task.digest[:12]}, seed {seed}"
+                answer.errors.append((heading, found.trace))
+            solved.append(self._result(job.task_index, task, solver, seed, found))
+        self._tell(f"task {job.task_index}: {self._run.judge} scores {len(solved)} plans")
+        self._score(task, solved, job.old, answer)
+        return answer
+
+    def _result(self, index: int, task: ShardingTask, solver: RunningSolver, seed: int, found: Answer) -> Result:
+        """Return what a solver answered as a result that no judge has scored."""
+        spec, run = solver.spec, self._run
+        told = found._asdict()
+        del told["trace"]
+        fields = {
+            "suite": run.suite, "task_index": index, "task_hash": task.digest, "solver": spec.title,
+            "made_from": spec.made_from, "solver_settings": dict(spec.settings), "seed": seed, "judge": run.judge,
+            "judge_settings": run.judge_settings, "oracle": run.oracle, "hardware": run.hardware,
+            "time_limit_s": run.time_limit_s, "versions": versions() | arithmetic(), "commit": commit(),
+        }  # fmt: skip
+        try:
+            return Result(**fields, **told, **solver.facts)
+        except InputError as error:
+            reason = f"its answer cannot be recorded: {one_line(error, with_type=False)}"
+            times = {name: told[name] for name in ("started", "solve_time_s", "cpu_time_s")}
+            return Result(**fields, **times, status="error", reason=reason)
+
+    def _score(self, task: ShardingTask, solved: Sequence[Result], old: Sequence[Result], answer: TaskAnswer) -> None:
+        """Add new results with costs, and old results with new costs, as far as these could be had."""
+        plans = [r.plan for r in solved if r.status == "unmeasured" and r.plan is not None]
+        again: list[Result] = []
+        if plans and not self._judge.deterministic:
+            again = [r for r in old if r.status == "ok"]
+        both = [*plans, *(r.plan for r in again if r.plan is not None)]
+        costs = iter(self._costs(task, both, answer) if plans else ())
+        answer.new.extend(self._scored(task, r, next(costs) if r.status == "unmeasured" else None) for r in solved)
+        renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
+        answer.renewed.extend(renewed)
+
+    def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan], answer: TaskAnswer) -> list[PlanCost]:
+        try:
+            return self._judge.evaluate(task, plans)
+        except (InputError, MissingDependencyError):
+            raise  # e.g. an extra is not installed: it would fail for every other task, too
+        except Exception as error:
+            if not isinstance(error, MeasurementError):
+                heading = f"judge {self._run.judge}, task {task.name or task.digest[:12]}"
+                answer.errors.append((heading, traceback.format_exc()))
+            return [self._judge.no_cost(task, one_line(error))] * len(plans)
+
+    def _scored(self, task: ShardingTask, result: Result, cost: PlanCost | None) -> Result:
+        if cost is None:
+            if result.plan is None or result.reason is None:
+                return result
+            return dataclasses.replace(result, cost=self._judge.no_cost(task, result.reason))
+        status: Status = "ok" if cost.feasible else "unmeasured"
+        return dataclasses.replace(result, status=status, reason=cost.reason, cost=cost)
+
+
+@contextmanager
+def open_task_worker(
+    run: RunInfo, suite: TaskSequence, specs: Sequence[SolverSpec], timeout_s: float, isolate: bool | None
+) -> Iterator[TaskWorker]:
+    """Make judge, oracle and solvers of a run in another process than the one that records it.
+
+    Raises:
+        InputError: the judge here is another one than that of the run, e.g. of other hardware.
+    """
+    with ExitStack() as stack:
+        oracle = stack.enter_context(make_cost(run.oracle, **run.oracle_settings))
+        solvers = stack.enter_context(running_solvers(specs, oracle, timeout_s, isolate))
+        judge = stack.enter_context(make_cost(run.judge, **run.judge_settings))
+        for what, here, there in (
+            ("hardware", judge.hardware, run.hardware), ("version", judge.version, run.judge_version),
+        ):  # fmt: skip
+            if here != there:
+                raise InputError(
+                    f"judge '{run.judge}' on {socket.gethostname()} has {what} {here}, the run has {there}: leave this "
+                    "machine out, or start the run on it with a folder of its own"
+                )
+        yield TaskWorker(run, suite, solvers, judge)

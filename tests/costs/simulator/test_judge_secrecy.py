@@ -12,6 +12,7 @@ from evaluation_toys import ToySuite
 from shardgym import InputError, ShardingPlan, make_cost
 from shardgym.evaluation import evaluate
 from shardgym.evaluation.conformance import check_solver
+from shardgym.tasks.suites.spec import CostChoice, Track
 
 
 def reachable(root: object) -> list[object]:
@@ -90,5 +91,6 @@ def test_runs_and_checks_take_an_oracle_and_a_judge_for_what_they_are(model, ora
         evaluate(suite, ["random"], out=tmp_path, judge=same, oracle=oracle)
     with pytest.raises(InputError, match="cost 'simulator' has role 'judge', which is for scoring"):
         check_solver("random", judge)
-    (record,) = evaluate(suite, ["random"], out=tmp_path, judge="simulator", judge_settings=settings, oracle="roofline")
+    track = Track(CostChoice("simulator", settings), CostChoice("roofline"))
+    (record,) = evaluate(suite, ["random"], out=tmp_path, track=track)
     assert record.cost == judge.evaluate(task, [record.plan])[0]

@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)")
 #: Packages whose `__all__` is for users. What `shardgym` has is on its own page alone.
 PACKAGES = (
     "shardgym", "shardgym.costs", "shardgym.evaluation", "shardgym.leaderboard", "shardgym.tasks.suites",
-    "shardgym.tables.pools", "shardgym.torchrec", "shardgym.training",
+    "shardgym.tables.pools", "shardgym.torchrec", "shardgym.training", "shardgym.evaluation.conformance",
     "shardgym.engines", "neuroshard", "neuroshard.plus",
 )  # fmt: skip
 

@@ -311,7 +311,7 @@ def test_copies_of_an_episode_go_on_as_it_does_wherever_they_were_before(task):
     rng = np.random.default_rng(0)
     for _ in range(40):
         if game.ended[0]:
-            game.start(every, [(0, task)] * 4)
+            game.start(every, [(0, task), *[(1, mixed_tasks()[5])] * 3])
         # Others take another way first, as far as there is one.
         for row in every[1:][~game.ended[1:]].tolist():
             game.step(np.array([row]), np.full(4, rng.choice(np.flatnonzero(game.masks()[row]))))

@@ -127,6 +127,7 @@ def test_only_a_cost_model_made_here_is_closed_and_not_by_a_copy(make, arguments
     copied = copy.deepcopy(env)
     assert copied._game.catalog is env._game.catalog
     assert copied._game.cost is env._game.cost
+    assert getattr(copied, "_single", copied)._sampler is getattr(env, "_single", env)._sampler
     copied.close()
     assert Closing.closed == 0
     env.close()

@@ -5,25 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from shardgym import load_suite, make_cost
 from shardgym.evaluation.result import RunInfo, read_records
 
 pytestmark = pytest.mark.repository
-
-
-def test_good_plans_are_of_searches_and_with_a_few_shards_moved(script):
-    module = script("simulator")
-    task, oracle = load_suite("dlrm4-v2")[1], make_cost("simulator")
-    plans = module.good_plans(task, oracle, 8, np.random.default_rng(0))
-    assert len({plan.digest for plan in plans}) == len(plans) == 8
-    for plan in plans:
-        plan.validate(task)
-    # No search cuts as others do, so plans that differ in places alone were moved.
-    cuts = [sorted((shard.table, shard.columns) for shard in plan.shards) for plan in plans]
-    assert len({tuple(of_plan) for of_plan in cuts}) < len(plans)
 
 
 def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, tmp_path, monkeypatch):

@@ -164,9 +164,3 @@ def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
     )
     assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
     assert found.exchange_ms.tolist() == [2, 2, 8]
-
-
-def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
-    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
-    assert (found.device, found.margin_ms) == (0, 1.0)
-    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0

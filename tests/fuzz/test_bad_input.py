@@ -82,13 +82,6 @@ def test_a_wrong_field_is_refused_by_name(here, capsys, file, path, value, part)
     refused(capsys, here, SHOW, part)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff\xfe\x00"])
-@pytest.mark.parametrize("command", [SOLVE, RUN])
-def test_a_task_file_that_is_no_task_is_refused(here, capsys, command, text):
-    (here / "task.json").write_bytes(text)
-    refused(capsys, here, command, "task.json")
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

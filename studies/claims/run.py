@@ -3,10 +3,11 @@
     python studies/claims/run.py [FOLDER ...] [--out FILE]
 
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
-per board, and one per family of suites where it has a single rival. "against" is the best of the rivals on the same tasks. "ahead" is the geometric mean over tasks of the
-rival's cost over the solver's, less 1, with the 95 % interval of the boards; for balance, of the solver's over the
-rival's. Tasks that one of the two did not solve are left out. Costs are geometric means over seeds. Beside each claim stands the same against LPT, which no paper has as a
-rival.
+per suite, and one per family of suites where it has a single rival. "against" is the best of the rivals on the same
+tasks. "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of
+the boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs
+are geometric means over seeds, and over the boards of a suite where there are several. Beside each claim stands the
+same against LPT, which no paper has as a rival.
 
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,6 @@ from typing import Any, Literal
 import numpy as np
 from tabulate import tabulate
 
-from shardgym import load_suite
 from shardgym.arrays import Floats
 from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
@@ -96,29 +97,30 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class BoardResults:
-    """The solvers of a board, with groups of its tasks.
+    """The solvers of the boards of a suite: one, or several measurements of it.
 
     Attributes:
         name: of the suite.
-        groups: name of the group of every task, shape (T,).
-        solvers: by name.
+        solvers: results by name, one per measurement; of solvers that are on all boards.
     """
 
     name: str
-    groups: list[str]
-    solvers: dict[str, SolverResults]
+    solvers: dict[str, list[SolverResults]]
 
     @classmethod
-    def of(cls, board: Board) -> BoardResults:
-        """Sort the records of a board by solver."""
-        suite = load_suite(board.run.suite)
-        solvers = {results.solver: results for results in SolverResults.of_board(board)}
-        return cls(suite.name, [suite.group(index) for index in range(board.num_tasks)], solvers)
+    def of(cls, name: str, boards: Sequence[Board]) -> BoardResults:
+        """Sort the records of boards by solver."""
+        found: dict[str, list[SolverResults]] = defaultdict(list)
+        for board in boards:
+            for results in SolverResults.of_board(board):
+                found[results.solver].append(results)
+        return cls(name, {solver: own for solver, own in found.items() if len(own) == len(boards)})
 
     def figures(self, solver: str, measure: str) -> Floats:
-        """Return a figure of which less is better, NaN without one, shape (T,)."""
-        results = self.solvers[solver]
-        return results.cost_ms if measure == "cost" else 1 / balance(results)
+        """Return a figure of which less is better, geometric mean over measurements, NaN without one, shape (T,)."""
+        logs = [np.log(r.cost_ms if measure == "cost" else 1 / balance(r)) for r in self.solvers[solver]]
+        means: Floats = np.exp(np.mean(logs, axis=0))
+        return means
 
 
 def main() -> int:
@@ -130,7 +132,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
     try:
-        boards = [BoardResults.of(board) for board in load_boards(arguments.folders or BOARDS)]
+        of_suite: dict[str, list[Board]] = defaultdict(list)
+        for board in load_boards(arguments.folders or BOARDS):
+            of_suite[board.run.suite].append(board)
+        boards = [BoardResults.of(suite, members) for suite, members in of_suite.items()]
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -111,7 +111,7 @@ class NeuroShardPlus(ColumnSolver):
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
         if not beyond or task.total_bytes <= task.total_capacity_bytes:
             try:
-                self._search_in_devices(shards, costs, kinds, cost.replicas and costs.groups, seed, budget, incumbent)
+                self._search_in_devices(shards, costs, kinds, cost.replicas, seed, budget, incumbent)
             except NoFeasiblePlanError:
                 if not beyond:
                     raise

@@ -268,11 +268,9 @@ class AdditiveCosts(NumberedShards):
         bounded: whether devices take at least what `least_ms` and `all_to_all_links` say, and collectives of rows and
             replicas take a time that grows ever more slowly with what they move, or as fast. Then bounds of linear
             programs hold for this cost.
-        groups: whether plans in groups of 2D parallelism are priced, where replicas are.
     """
 
     bounded = False
-    groups = True
 
     def __init__(self, num_latents: int) -> None:
         super().__init__(latents=((num_latents,), np.float64))

@@ -52,25 +52,19 @@ class Groups:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of any number of devices, in one flat list of S shards.
-
-    Attributes:
-        rows: shape (S,).
-        columns: shape (S,).
-        pooling: mean ids per sample, shape (S,).
-        reuse: reuse histograms, shape (S, 17).
-        batch: samples of the batch, shape (S,).
-        element_bytes: bytes of one weight, shape (S,).
-        state_per_weight: FP32 elements of optimiser state per weight, shape (S,).
-        state_per_row: likewise per row, shape (S,).
-    """
+    """The shards of any number of devices, in one flat list of S shards; arrays of shape (S,) unless it is said."""
 
     rows: Floats
     columns: Floats
+    #: Mean ids per sample.
     pooling: Floats
+    #: Reuse histograms, shape (S, 17).
     reuse: Floats
+    #: Samples of the batch.
     batch: Floats
+    #: Of one weight.
     element_bytes: Floats
+    #: FP32 elements of optimiser state.
     state_per_weight: Floats
     state_per_row: Floats
 

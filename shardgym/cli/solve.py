@@ -1,19 +1,16 @@
-"""solve: one plan for one task, and on standard error how the solver is doing meanwhile."""
+"""solve: one plan for one task."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any, Self
 
 import click
-from tqdm import tqdm
 
-from shardgym.arguments import check_instance
 from shardgym.cli.common import (
     DEFAULT_ORACLE,
     NOTATION,
@@ -38,16 +35,11 @@ from shardgym.evaluation.solver import Solver, call_solver, takes, warm_up
 from shardgym.files import write_whole
 from shardgym.plans.migration import migration
 from shardgym.plans.plan import ShardingPlan
-from shardgym.progress import log_to_stderr, progress_bar
+from shardgym.progress import log_to_stderr
 from shardgym.tasks.task import ShardingTask
 
-#: Seconds between updates of the progress, and until a solver that reports nothing is remarked on.
-UPDATE_S = 1.0
-SILENT_S = 15.0
-
-#: Seconds between lines of a log at least: after a better plan, and without one.
-BETTER_S = 10.0
-SAME_S = 60.0
+#: Seconds between lines about better plans.
+PAUSE_S = 5.0
 
 _logger = logging.getLogger("shardgym.solve")
 
@@ -94,9 +86,9 @@ def solve(
     """Make one plan for one task and write it to a file.
 
     The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
-    feasible plan, and when the oracle cannot price the one that was found, which is written all the same. Meanwhile the
-    best cost so far is shown on standard error, if the solver tells of any. On Ctrl-C the best plan so far is written,
-    if there is one, and the exit code is 1 too.
+    feasible plan, and when the oracle cannot price the one that was found, which is written all the same. Better plans
+    are logged on standard error as the solver tells of them. On Ctrl-C the best plan so far is written, if there is
+    one, and the exit code is 1 too.
     """
     check_free(output, force)
     task = read_task(task_name)
@@ -109,28 +101,24 @@ def solve(
     if migration_price is not None and initial_path is None:
         raise click.UsageError("--migration-ms-per-byte needs --initial-plan, the plan that is in use")
     initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
-    hint = ""
-    if time_limit is None and takes(solver.solve, "time_limit_s"):
-        hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
     code = 0
     with open_cost(oracle_name) as oracle:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
             warm_up(solver, task, oracle)
             start = time.perf_counter()
-            progress = SolveProgress(shown=not as_json, hint=hint)
+            best = BestPlan()
             options = {
-                "time_limit_s": time_limit, "initial_plan": initial_plan, "observer": progress.observe,
+                "time_limit_s": time_limit, "initial_plan": initial_plan, "observer": best.observe,
                 "migration_ms_per_byte": migration_price,
             }  # fmt: skip
             try:
-                with progress:
-                    plan = call_solver(solver, task, oracle, seed, **options)
+                plan = call_solver(solver, task, oracle, seed, **options)
             except KeyboardInterrupt:
-                if progress.best is None:
+                if best.plan is None:
                     raise
                 say("interrupted: this is the best plan so far")
-                plan = progress.best
+                plan = best.plan
                 code = 1
         seconds = time.perf_counter() - start
         plan.validate(task)
@@ -192,69 +180,18 @@ def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_nam
     return plan
 
 
-class SolveProgress:
-    """Shows the best cost so far and the seconds, from its own thread: a live line in a terminal, else lines of a log.
+class BestPlan:
+    """The best plan that a solver has told of; every better one is logged, at most once in `PAUSE_S`."""
 
-    What takes less than `UPDATE_S` shows nothing. Lines of a log are logged as information, which
-    `shardgym.progress.log_to_stderr` prints. A log gets none as long as there is no cost.
-
-    Args:
-        shown: whether anything is shown at all.
-        hint: what to say, once, of a solver that has reported nothing for `SILENT_S`; "" for nothing.
-
-    Attributes:
-        best: the best plan so far; None while the solver has reported none.
-    """
-
-    def __init__(self, *, shown: bool, hint: str = "") -> None:
-        self._shown = shown
-        self._hint = hint
-        self.best: ShardingPlan | None = None
-        self._best_ms: float | None = None
-        self._logged_at_s = 0.0
-        self._logged_ms: float | None = None
-        self._bar: tqdm[Any] | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="shardgym-solve-progress", daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._shown:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop, and wipe the live line."""
-        self._done.set()
-        if self._shown:
-            self._thread.join()
-        if self._bar is not None:
-            self._bar.close()
+    def __init__(self) -> None:
+        self.plan: ShardingPlan | None = None
+        self._start = time.monotonic()
+        self._logged_at = -math.inf
 
     def observe(self, plan: ShardingPlan, cost_ms: float) -> None:
         """Take note of a new best plan; for the solver to call."""
-        check_instance("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
-        self.best = plan
-        self._best_ms = float(cost_ms)
-
-    def update(self, seconds: float) -> None:
-        """Show the best cost so far, `seconds` after the start."""
-        best_ms = self._best_ms
-        text = f"solving for {seconds:.0f} s" + ("" if best_ms is None else f", best so far {best_ms:.3f} ms per step")
-        if sys.stderr.isatty():
-            if self._bar is None:
-                self._bar = progress_bar(shown=True, bar_format="{desc}", leave=False, desc=text)
-            self._bar.set_description_str(text)
-        elif best_ms is not None:
-            pause = SAME_S if best_ms == self._logged_ms else BETTER_S
-            if seconds - self._logged_at_s >= pause:
-                self._logged_at_s = seconds
-                self._logged_ms = best_ms
-                _logger.info(text)
-        if self._hint and best_ms is None and seconds >= SILENT_S:
-            _logger.info(self._hint)
-            self._hint = ""
-
-    def _watch(self) -> None:
-        start = time.monotonic()
-        while not self._done.wait(UPDATE_S):
-            self.update(time.monotonic() - start)
+        self.plan = plan
+        now = time.monotonic()
+        if now - max(self._logged_at, self._start) >= PAUSE_S:
+            self._logged_at = now
+            _logger.info("solving for %.0f s, best so far %.3f ms per step", now - self._start, cost_ms)

@@ -80,14 +80,6 @@ class Overfills(Improves):
         raise KeyboardInterrupt
 
 
-class TellsNumbers:
-    """Tells its observer of a step instead of a plan."""
-
-    def solve(self, task, cost, seed=0, observer=None):
-        observer(3, 1.0)
-        raise KeyboardInterrupt
-
-
 def solve_by(solver: str, *more: str) -> int:
     return main(["solve", "task.json", "--solver", solver, "-o", "plan.json", *more])
 
@@ -114,14 +106,6 @@ def test_without_any_plan_it_is_interrupted_as_ever(here, capsys):
 def test_a_plan_that_is_not_feasible_is_not_written(here):
     assert solve("Overfills") == 1
     assert not (here / "plan.json").exists()
-
-
-def test_what_is_no_plan_is_not_taken_for_one(here, capsys):
-    assert solve("TellsNumbers") == 2
-    assert capsys.readouterr().err == (
-        "shardgym: error: what the solver tells its observer: expected a ShardingPlan, got int 3; "
-        "observer(plan, cost_ms) takes a plan\n"
-    )
 
 
 def test_neuroshard_tells_of_its_plans(here, monkeypatch):

@@ -17,7 +17,7 @@ class ToyTimer:
     refuses: frozenset[int] = frozenset()
     waits: frozenset[int] = frozenset()
     answered = 0
-    facts = ({"hardware": "cpu-toy-2c", "versions": {}},)
+    facts = ({"hardware": "cpu-toy-2c"},)
 
     def __init__(self, device, seed, timeout_s):
         pass

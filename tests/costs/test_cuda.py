@@ -85,7 +85,7 @@ def test_events_around_each_phase_are_the_times_and_the_cache_is_flushed(gpu):
     assert gpu.log == (["event"] * 4 + ["wait"]) * 4
     assert backend._flush.nbytes == 2 * 400
     assert not backend._flush.any()
-    assert backend.facts()["hardware"] == "cuda-nvidia-stand-in-1"
+    assert backend.hardware == "cuda-nvidia-stand-in-1"
 
 
 @pytest.mark.parametrize(("ahead", "flushed", "notes"), [

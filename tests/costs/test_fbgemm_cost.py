@@ -112,8 +112,7 @@ def test_plans_are_measured_together_and_say_how(cost):
         assert 0 <= measured.noise < 10
         assert PlanCost.from_json(measured.to_json()) == measured
     assert apart.session == together.session
-    assert apart.hardware == cost.hardware == cost.facts()["hardware"]
-    assert "torch" in cost.facts()["versions"]
+    assert apart.hardware == cost.hardware == cost._groups[2, None, 2].facts[0]["hardware"]
     assert "CPU time" in apart.notes[0]
     assert "modelled for links of 'ethernet' with 4e+09 bytes/s" in apart.notes[1]
 
@@ -186,7 +185,7 @@ def test_jobs_that_are_refused_leave_their_process_alive_and_one_device_has_nobo
     lost = task(tables=(EmbeddingTable("r", 10, 4, 1.0, recorded),), devices=1)
     single = task(devices=1)
     with make_cost("fbgemm", **QUICK) as cost:
-        cost.facts()
+        cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
         before = pids(cost)
         refused = [cost.evaluate(t, [ShardingPlan.table_wise(t, [0])])[0].reason for t in (enormous, lost)]
         (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
@@ -234,7 +233,11 @@ def test_a_broken_fbgemm_is_one_clear_line(tmp_path):
     package = tmp_path / "fbgemm_gpu"
     package.mkdir()
     (package / "__init__.py").write_text("raise OSError('fbgemm_gpu_py.so: undefined symbol: _ZN5torch')")
-    code = "import shardgym; shardgym.make_cost('fbgemm').facts()"
+    code = """
+import shardgym
+task = shardgym.load_suite("tiny-v1")[0]
+shardgym.make_cost("fbgemm").evaluate(task, [shardgym.ShardingPlan.table_wise(task, [0] * len(task.tables))])
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
@@ -252,7 +255,7 @@ class ToyWorkers(Workers):
 
     def __init__(self, size=1):
         super().__init__("toy", [{"device": "cuda"}] * size, {}, 1.0, new_interpreters=True)
-        self.facts = [{"hardware": "cuda-toy", "versions": {}, "real_time": True}] * size
+        self.facts = [{"hardware": "cuda-toy", "real_time": True}] * size
         self.seen = set()
 
     def start(self):
@@ -305,4 +308,4 @@ def test_cuda_without_a_gpu_is_bad_input():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with make_cost("fbgemm", **QUICK, device="cuda") as model, pytest.raises(InputError, match="no CUDA device"):
-        model.facts()
+        print(model.hardware)

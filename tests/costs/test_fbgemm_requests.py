@@ -34,15 +34,6 @@ def test_a_row_shard_sees_only_its_rows_counted_from_its_first():
     assert cut.lengths.tolist() == [1, 0, 2]
 
 
-def test_row_shards_together_see_every_id_once():
-    bags = draw_bags(A, 20, seed=0)
-    ids = TableIds(*map(torch.from_numpy, bags))
-    parts = [cut_rows(ids, ShardSpec(A, rows, 8)) for rows in ((0, 30), (30, 31), (31, 100))]
-    assert sum(part.lengths for part in parts).tolist() == bags.lengths.tolist()
-    restored = np.concatenate([part.indices.numpy() + low for part, low in zip(parts, (0, 30, 31), strict=True)])
-    assert sorted(restored) == sorted(bags.indices)
-
-
 def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
     request = RequestMaker(3, CPU, 10**6).request(shard_set(ShardSpec(A, (0, 100), 4), ShardSpec(B, (0, 50), 16)), 1)
     first, second = draw_bags(A, 20, seed=3, batch=1), draw_bags(B, 20, seed=3, batch=1)
@@ -57,25 +48,19 @@ def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypa
         RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(recorded, (0, 50), 16), batch_size=1), 0)
 
 
-@pytest.fixture
-def draws(monkeypatch):
-    """Names of the tables that ids were drawn of."""
+def test_ids_that_were_used_longest_ago_are_forgotten_first(monkeypatch):
     names = []
 
-    def draw(table, *args, **kwargs):
+    def draw(table, *given, **named):
         names.append(table.name)
-        return draw_bags(table, *args, **kwargs)
+        return draw_bags(table, *given, **named)
 
     monkeypatch.setattr("shardgym.costs.fbgemm.operator.draw_bags", draw)
-    return names
-
-
-def test_ids_that_were_used_longest_ago_are_forgotten_first(draws):
     tables = (A, B, EmbeddingTable("c", 50, 16, 2.0))
     maker = RequestMaker(0, CPU, tensor_bytes(TableIds(*map(torch.from_numpy, draw_bags(A, 20, seed=0)))) + 500)
     for n in (0, 1, 0, 2, 0, 1):  # there is room for the ids of two tables
         maker.request(shard_set(ShardSpec(tables[n], (0, 50), 4)), 0)
-    assert draws == ["a", "b", "c", "b"]
+    assert names == ["a", "b", "c", "b"]
 
 
 def test_equal_shard_sets_of_different_plans_are_one():

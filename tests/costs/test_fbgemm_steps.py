@@ -80,13 +80,20 @@ def steps(**parts):
     return PlanSteps(ms, sent_bytes)
 
 
-def test_the_early_device_waits_in_a_modelled_exchange():
+WIRE = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0.25)
+
+
+def test_modelled_exchanges_are_priced_by_what_was_sent_and_the_early_device_waits():
     some = steps(group_ids=[1, 0], forward=[3, 8], backward=[9, 4])
     none = LinkModel(0.0, 0.0, 0.0, 0.0, "toy", 0.0, 1)
     free = task(topology=Topology(num_devices=2, memory_bytes=1, intra_latency_ms=0))
-    phases = phases_of(free, some, none)
-    assert phases.per_device.tolist() == [[1, 3, 4, 0, 9], [0, 8, 0, 0, 4]]
-    assert phases.noise == 0
+    assert phases_of(free, some, none).per_device.tolist() == [[1, 3, 4, 0, 9], [0, 8, 0, 0, 4]]
+    links = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
+    phases = phases_of(task(topology=WIRE), steps(forward=1, backward=1), links)
+    # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
+    np.testing.assert_allclose(phases.per_device[:, 0], 1 + 0.24 + 1 + 0.48)
+    np.testing.assert_allclose(phases.per_device[:, 2:4], 1 + 12)
+    assert phases.noise == pytest.approx(0)
 
 
 def test_noise_is_that_of_the_total():
@@ -100,18 +107,6 @@ def test_noise_is_that_of_the_total():
 def test_timed_exchanges_count_as_they_are():
     some = steps(values_exchange=[3, 2], group_ids=[1, 0], forward=[3, 8], output_exchange=[6, 1], backward=[9, 4])
     assert phases_of(TASK, some, None).per_device.tolist() == [[4, 3, 6, 0, 9], [2, 8, 1, 0, 4]]
-
-
-LINKS = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
-WIRE = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0.25)
-
-
-def test_modelled_exchanges_are_priced_by_what_was_sent():
-    problem = task(topology=WIRE)
-    phases = phases_of(problem, steps(forward=1, backward=1), LINKS)
-    # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
-    np.testing.assert_allclose(phases.per_device[:, 0], 1 + 0.24 + 1 + 0.48)
-    np.testing.assert_allclose(phases.per_device[:, 2:4], 1 + 12)
 
 
 def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():

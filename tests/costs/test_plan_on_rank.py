@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.workers import PRELOADED
 from shardgym.costs.links import samples_per_device
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
@@ -26,6 +27,7 @@ A, B, C, D = (
 )  # fmt: skip
 ALL = (0, 1, 2, 3)
 STEPS = 2
+DEVICES = 4
 RATE = EPSILON = 0.01
 
 
@@ -34,14 +36,13 @@ class Case(NamedTuple):
 
     shards: tuple[Shard, ...]
     columns: tuple[tuple[str, int, int], ...]
-    devices: int = 4
     batch_size: int = 9
     optimizer: str = "exact_sgd"
     precision: str = "fp32"
 
     def task(self):
         tables = [table for table in (A, B, C, D, U, V, W) if table.name in {shard.table for shard in self.shards}]
-        topology = Topology(num_devices=self.devices, memory_bytes=2**30, fast_domain_size=2)
+        topology = Topology(num_devices=DEVICES, memory_bytes=2**30, fast_domain_size=2)
         return ShardingTask(
             tuple(tables), topology, self.batch_size, optimizer=self.optimizer, precision=self.precision
         )  # fmt: skip
@@ -77,6 +78,8 @@ PATCHWORK = (
     Shard("c", (7, 20), (8, 12), 2),
 )  # fmt: skip
 REPLICAS = (Shard.whole(C, *ALL), Shard.whole(D, *ALL))
+MIX = (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL))
+MIX_OUT = (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4))
 
 CASES = {
     "table-wise": Case(
@@ -85,44 +88,28 @@ CASES = {
     "column-wise": Case(COLUMNS, COLUMNS_OUT),
     "row-wise": Case(ROWS, ROWS_OUT),
     "row-wise, equal shares": Case(ROWS, ROWS_OUT, batch_size=8),
-    "row-wise, two devices": Case(row_wise(A, (1, 30), (0, 40)), (("a", 0, 8),), devices=2, batch_size=5),
     "row-wise, rowwise_adagrad": Case(ROWS, ROWS_OUT, optimizer="rowwise_adagrad"),
     "table-row-wise": Case(IN_DOMAINS, IN_DOMAINS_OUT),
     "table-row-wise, equal shares": Case(IN_DOMAINS, IN_DOMAINS_OUT, batch_size=12),
-    "table-row-wise, one domain": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),)),
-    "table-row-wise, one domain, equal shares": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),), batch_size=8),
     "grid": Case(GRID, (("c", 0, 4), ("c", 4, 12))),
     "patchwork of rows and columns": Case(PATCHWORK, (("c", 0, 12),)),
     "data-parallel": Case(REPLICAS, (("c", 0, 12), ("d", 0, 4))),
-    "data-parallel, two devices": Case((Shard.whole(A, 0, 1),), (("a", 0, 8),), devices=2, batch_size=5),
     "data-parallel, rowwise_adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="rowwise_adagrad"),
     "data-parallel, adam": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adam"),
-    "data-parallel, adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adagrad"),
     "unpooled, whole": Case((Shard.whole(U, 1), Shard.whole(V, 3), Shard.whole(W, 1)), ()),
     "unpooled, columns": Case(
         (Shard("u", (0, 50), (0, 4), 2), Shard("u", (0, 50), (4, 8), 0), Shard("w", (0, 15), (4, 12), 2),
          Shard("w", (0, 15), (0, 4), 2)), (),
     ),
     "unpooled, rows": Case((*row_wise(U, (0, 13), (1, 20), (3, 50)), *row_wise(V, (3, 5), (0, 25))), ()),
-    "unpooled, two devices": Case((*row_wise(U, (1, 30), (0, 50)), Shard.whole(W, 1)), (), devices=2, batch_size=5),
     "unpooled, rowwise_adagrad": Case(row_wise(U, (0, 13), (1, 20), (3, 50)), (), optimizer="rowwise_adagrad"),
     "unpooled, mix": Case(
         (*row_wise(U, (0, 13), (1, 20), (3, 50)), Shard("w", (0, 15), (0, 4), 2), Shard("w", (0, 15), (4, 12), 0),
          Shard.whole(V, 2), Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), Shard.whole(D, *ALL)),
         (("b", 0, 4), ("a", 0, 8), ("d", 0, 4)),
     ),
-    "mix": Case(
-        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
-        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)),
-    ),
-    "mix, adagrad": Case(
-        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
-        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)), optimizer="adagrad",
-    ),
-    "mix, fp16": Case(
-        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
-        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)), precision="fp16",
-    ),
+    "mix": Case(MIX, MIX_OUT, optimizer="adagrad"),
+    "mix, fp16": Case(MIX, MIX_OUT, precision="fp16"),
 }  # fmt: skip
 
 
@@ -156,7 +143,7 @@ class NoClock:
         run()
 
 
-def rank(number, devices, names, folder):
+def rank(number, names, folder):
     """Run the steps of all cases on one rank, and save what it pooled and holds."""
     import torch
     import torch.distributed as dist
@@ -164,13 +151,13 @@ def rank(number, devices, names, folder):
     from shardgym.costs.fbgemm.plan_on_rank import Domains, PlanOnRank
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=devices)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=DEVICES)
     domains = Domains.join(2)
     for place, name in enumerate(names):
         case = CASES[name]
         task = case.task()
         step_plan = case.step_plan()
-        samples = samples_per_device(case.batch_size, devices).tolist()
+        samples = samples_per_device(case.batch_size, DEVICES).tolist()
         plan = PlanOnRank(step_plan, samples, number, domains)
         own = slice(sum(samples[:number]), sum(samples[: number + 1]))
         held = list(step_plan.exchanged(number)), list(step_plan.replicated())
@@ -211,23 +198,23 @@ def features_of(step_plan, task, case, own, step):
         return [cut_rows(own_ids(spec.table), spec) for spec in shard_set.shards]
 
     unpooled = {table.name: own_ids(table).indices for table in step_plan.unpooled_tables}
-    exchanged = [[ids for held in step_plan.exchanged(d) for ids in of(held)] for d in range(case.devices)]
+    exchanged = [[ids for held in step_plan.exchanged(d) for ids in of(held)] for d in range(DEVICES)]
     return Features(exchanged, [ids for held in step_plan.replicated() for ids in of(held)], unpooled)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Run all cases, those with as many devices in the same processes."""
+    """Run all cases in the same processes."""
     import torch
 
-    found = {}
-    for devices in (2, 4):
-        folder = tmp_path_factory.mktemp(f"ranks{devices}")
-        names = [name for name, case in CASES.items() if case.devices == devices]
-        torch.multiprocessing.spawn(rank, (devices, names, str(folder)), devices)
-        for place, name in enumerate(names):
-            found[name] = [torch.load(folder / f"{place}-{number}.pt") for number in range(devices)]
-    return found
+    folder = tmp_path_factory.mktemp("ranks")
+    names = list(CASES)
+    torch.multiprocessing.set_forkserver_preload([PRELOADED])
+    torch.multiprocessing.start_processes(rank, (names, str(folder)), DEVICES, start_method="forkserver")
+    return {
+        name: [torch.load(folder / f"{place}-{number}.pt") for number in range(DEVICES)]
+        for place, name in enumerate(names)
+    }
 
 
 def reference(case):
@@ -310,7 +297,7 @@ IDS = ["lengths_exchange", "values_exchange"]
     ],
 )  # fmt: skip
 def test_a_plan_has_the_exchanges_of_its_shards_and_no_others(name, exchanges, results):
-    assert [of_rank[2] for of_rank in results[name]] == [STEPS * exchanges] * CASES[name].devices
+    assert [of_rank[2] for of_rank in results[name]] == [STEPS * exchanges] * DEVICES
 
 
 def test_rows_of_each_sharding_type_are_exchanged_apart():

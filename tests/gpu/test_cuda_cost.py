@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 
-import numpy as np
 import pytest
 import torch
 
@@ -34,44 +33,22 @@ def cost():
         yield model
 
 
-def test_times_are_measured_on_the_gpu(cost):
-    task = task_of(tables_of(4))
+def test_fewer_gpus_than_devices_time_kernels_and_model_exchanges(cost):
+    devices = torch.cuda.device_count() + 1
+    task = task_of(tables_of(4), devices=devices)
     (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 0, 0, 1])])
     assert found.hardware.startswith("cuda-")
-    assert found.compute == "measured"
-    assert (found.per_device[:, [1, 4]] > 0).all()
-    assert found.per_device[0, [1, 4]].sum() > found.per_device[1, [1, 4]].sum()
+    assert (found.compute, found.communication) == ("measured", "modelled")
+    assert (found.per_device[:2, 1:] > 0).all()
+    assert not found.per_device[:, 0].any()
 
 
-def test_one_gpu_models_the_exchange_between_several(cost):
-    if torch.cuda.device_count() > 1:
-        pytest.skip("this machine has GPUs enough to measure the exchange")
-    task = task_of(tables_of(4))
-    (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 0, 1, 1])])
-    assert found.communication == "modelled"
-    assert (found.per_device[:, 2:4] > 0).all()
-
-
-def test_wider_tables_with_more_lookups_take_longer(cost):
-    narrow, wide = (task_of(tables_of(1, dim=dim, pooling=p), devices=1) for dim, p in ((8, 2.0), (128, 40.0)))
-    times = [cost.evaluate(t, [ShardingPlan.table_wise(t, [0])])[0].total_ms for t in (narrow, wide)]
-    assert times[1] > 3 * times[0]
-
-
-def test_fusing_tables_is_cheaper_than_measuring_them_apart(cost):
-    """The reason for learned cost models: small kernels of many tables share one launch."""
-    times = []
-    for count in (32, 1):
-        task = task_of(tables_of(count, rows=1000, dim=8, pooling=1.0), devices=1, batch_size=1024)
-        times.append(cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * count)])[0].total_ms)
-    assert times[0] < 16 * times[1]
-
-
-def test_repeats_agree(cost):
-    task = task_of(tables_of(8), devices=1)
-    plan = ShardingPlan.table_wise(task, [0] * 8)
-    times = [cost.evaluate(task, [plan])[0].total_ms for _ in range(3)]
-    assert np.ptp(times) / np.mean(times) < 0.3
+def test_as_many_gpus_as_devices_take_complete_steps(cost):
+    devices = torch.cuda.device_count()
+    task = task_of(tables_of(4), devices=devices)
+    (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [n % devices for n in range(4)])])
+    assert (found.compute, found.communication) == ("measured", "measured")
+    assert (found.per_device[:, :2] > 0).all()
 
 
 def test_more_than_the_gpu_holds_is_no_plan_and_says_bytes(cost):

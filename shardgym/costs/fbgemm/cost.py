@@ -131,8 +131,11 @@ class FbgemmCost(CostModel):
 
     @property
     def hardware(self) -> str:
-        """Tag of the CPU and its cores, or of the GPU."""
-        return cpu_tag() if self._device == "cpu" else str(self.facts()["hardware"])
+        """Tag of the CPU and its cores, or of the GPU, which takes a process that looks."""
+        if self._timer is None:
+            return cpu_tag()
+        self._timer.start()
+        return str(self._timer.facts[0]["hardware"])
 
     @property
     def max_devices(self) -> int | None:
@@ -145,16 +148,6 @@ class FbgemmCost(CostModel):
             "device": self._device, **self._effort, "comm": self._comm, "timeout_s": self._timeout_s,
             "seed": self._seed, "ids_hidden": self._ids_hidden,
         }  # fmt: skip
-
-    def facts(self) -> dict[str, Any]:
-        """Start a process that builds a first operator, and return hardware tag and versions.
-
-        Raises:
-            MeasurementError: FBGEMM does not work here, e.g. because it does not fit the installed torch.
-        """
-        group = next(iter(self._groups.values()), self._timer) or self._group(1, None, 1)
-        group.start()
-        return {name: group.facts[0][name] for name in ("hardware", "versions")}
 
     def close(self) -> None:
         """End all processes; they are started again when needed."""
@@ -224,8 +217,7 @@ class FbgemmCost(CostModel):
         if self.max_devices is not None and task.num_devices > self.max_devices:
             raise InputError(
                 f"a step runs a process for each of {task.num_devices} devices, this machine takes up to "
-                f"{self.max_devices}; "
-                "use a machine with more cores, or the cost 'simulator' or 'roofline'"
+                f"{self.max_devices}; use a machine with more cores, or the cost 'simulator' or 'roofline'"
             )
         # One device has no links: that its exchanges are timed takes no namespace.
         linked = timed and task.num_devices > 1 and self._device == "cpu"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shardgym.costs.fbgemm.jobs import JobError
-from shardgym.costs.fbgemm.operator import Ids, versions
+from shardgym.costs.fbgemm.operator import Ids
 from shardgym.errors import error_text, one_line
 from shardgym.machine import slug
 
@@ -69,15 +69,12 @@ class CudaBackend:
             reason = f"torch sees no CUDA device ({_why_no_gpu()})"
             raise JobError(f"device 'cuda': {reason}; use device='cpu', or a CUDA build of torch")
         self.device = torch.device("cuda", 0)
+        self.hardware = gpu_tag(0)
         properties = torch.cuda.get_device_properties(self.device)
         cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
         self._flush = torch.empty(_FLUSH_FACTOR * cache // 4, dtype=torch.float32, device=self.device)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]
         self._lead = HostLead()
-
-    def facts(self) -> dict[str, Any]:
-        """Return hardware tag and versions."""
-        return {"hardware": gpu_tag(0), "versions": versions()}
 
     def kept_bytes(self) -> int:
         """Return the memory for drawn ids."""

@@ -21,7 +21,6 @@ from shardgym.costs.fbgemm.operator import (
     RequestMaker,
     build_operator,
     dtype_of,
-    versions,
 )
 from shardgym.machine import available_bytes, cpu_tag, usable_cores
 from shardgym.processes import Handler
@@ -48,10 +47,7 @@ class CpuBackend:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self.device = torch.device("cpu")
-
-    def facts(self) -> dict[str, Any]:
-        """Return hardware tag and versions."""
-        return {"hardware": cpu_tag(), "versions": versions()}
+        self.hardware = cpu_tag()
 
     def kept_bytes(self) -> int:
         """Return the memory for drawn ids: tasks of one suite share tables."""
@@ -82,24 +78,14 @@ class CpuBackend:
 
 
 class Measurer:
-    """Runs jobs on one backend; caches ids for later jobs, until a job needs the memory.
-
-    Args:
-        backend: the device.
-        seed: of the id draws.
-    """
+    """Runs jobs on one backend; caches drawn ids for later jobs, until a job needs the memory."""
 
     def __init__(self, backend: CpuBackend | CudaBackend, seed: int) -> None:
         self._backend = backend
         self._requests = RequestMaker(seed, backend.device, backend.kept_bytes())
 
     def __call__(self, job: TimingJob) -> StepTimes:
-        """Run a job.
-
-        Raises:
-            JobError: the shard set does not fit into memory.
-            InputError: recorded ids are missing or invalid.
-        """
+        """Run a job; raises `JobError` where memory does not suffice, and `InputError` about recorded ids."""
         with contextlib.suppress(JobError):
             return self._measure(job)
         self._requests.drawn.clear()
@@ -148,7 +134,6 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """
     device = settings["device"]
     backend = CpuBackend() if device == "cpu" else CudaBackend()
-    facts = backend.facts()
     if device == "cpu":
         os.sched_setaffinity(0, {usable_cores()[0]})
     measurer = Measurer(backend, settings["seed"])
@@ -156,4 +141,4 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     measurer(TimingJob(ShardSet((shard,), 2, "fp32", "exact_sgd"), warmups=0, iterations=1))
     gc.collect()
     gc.freeze()
-    return measurer, facts
+    return measurer, {"hardware": backend.hardware}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, WEIGHT, Ids, TableIds, build_operator
-from shardgym.costs.fbgemm.step_plan import Sums
+from shardgym.costs.fbgemm.step_plan import Part
 from shardgym.tables.table import Optimizer
 
 
@@ -27,7 +27,7 @@ class Lookup:
         dense: whether the operator leaves gradients to an optimiser.
     """
 
-    def __init__(self, sums: Sums, dtype: torch.dtype, *, dense: bool = False) -> None:
+    def __init__(self, sums: Part, dtype: torch.dtype, *, dense: bool = False) -> None:
         held = sums.shards
         #: Columns of what is pooled.
         self.width = sums.width
@@ -49,7 +49,7 @@ class Lookup:
         """Return a lookup of shards that are pooled side by side, in their order."""
         widths = [] if held is None else [shard.width for shard in held.shards]
         *begins, width = itertools.accumulate(widths, initial=0)
-        return cls(Sums(held, tuple(begins), width), dtype)
+        return cls(Part(held, tuple(begins), width), dtype)
 
     def pool(self, ids: Ids | None, samples: int) -> torch.Tensor:
         """Return pooled values or partial sums of so many samples, shape (samples, width)."""
@@ -91,13 +91,6 @@ def _dense_operator(held: ShardSet) -> Any:
     return operator
 
 
-class DenseOptimizer(Protocol):
-    """What updates all weights of replicas from their gradients."""
-
-    def step(self) -> Any:
-        """Update."""
-
-
 class RowwiseAdagrad:
     """Adagrad with one state per row, the mean of its squared gradients, as FBGEMM and TorchRec have it.
 
@@ -124,7 +117,7 @@ class RowwiseAdagrad:
             weights.view(shape).addcdiv_(of_rows, state.sqrt().add_(EPSILON).to(of_rows.dtype), value=-LEARNING_RATE)
 
 
-def dense_optimizer(operator: Any, optimizer: Optimizer) -> DenseOptimizer:
+def dense_optimizer(operator: Any, optimizer: Optimizer) -> RowwiseAdagrad | torch.optim.Optimizer:
     """Return the optimiser of a dense operator's weights, which does the same as the fused one."""
     if optimizer == "rowwise_adagrad":
         return RowwiseAdagrad(operator.weights, operator.embedding_specs)

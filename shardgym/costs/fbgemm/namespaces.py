@@ -53,17 +53,11 @@ def why_not() -> str:
 def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_s: float) -> None:
     """Move the calling thread, and threads that it starts from now on, behind a link of its own.
 
-    All ranks of a group call this at the same time, each from the main thread of its process.
-
-    Args:
-        rank: number of this process.
-        world_size: processes, at most 250.
-        rate: of each link and direction, in bytes per second.
-        folder: empty at first; there the ranks tell each other what they have done.
-        timeout_s: how long to wait for the others.
+    All ranks, at most 250, call this at the same time, each from the main thread of its process, with a folder that is
+    empty at first: there they tell each other what they have done. Rates are in bytes per second and direction.
 
     Raises:
-        MeasurementError: the system refuses, or the others did not come.
+        MeasurementError: the system refuses, or the others did not come in time.
     """
     deadline = time.monotonic() + timeout_s
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import torch
@@ -65,17 +64,6 @@ def build_operator(
     for weights in built.split_embedding_weights():
         weights.fill_(WEIGHT)
     return built
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of torch and of whichever FBGEMM distribution is installed."""
-    found = {"torch": str(torch.__version__)}
-    for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def dtype_of(shard_set: ShardSet) -> torch.dtype:

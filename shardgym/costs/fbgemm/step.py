@@ -100,21 +100,10 @@ def time_steps(
     rng: random.Random,
     timed_exchanges: bool,
 ) -> tuple[dict[int, PlanSteps], dict[int, str]]:
-    """Run steps of all plans in rounds of random order.
+    """Run steps of all plans, by number, in rounds of random order.
 
-    All plans of a round take the same batches of ids; every round has new ones. A plan's weights are allocated afresh
-    in each round, so that the luck of where its pages lie is drawn anew as well.
-
-    Args:
-        group: of processes that run `MODULE`.
-        plans: by number.
-        rounds: passes over the plans.
-        warmups: untimed steps of a plan in a round.
-        iterations: timed steps of a plan in a round.
-        first_batch: number of the first batch of ids; `rounds * (warmups + iterations)` are used.
-        seed: of the id draws.
-        rng: shuffles rounds.
-        timed_exchanges: see `StepJob`.
+    All plans of a round take the same batches of ids; every round has new ones, from `first_batch` on. A plan's weights
+    are allocated afresh in each round, so that the luck of where its pages lie is drawn anew as well.
 
     Returns:
         Steps by number of the plan, and the reason for each plan that failed. A failure ends the group's processes; the

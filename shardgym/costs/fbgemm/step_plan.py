@@ -36,22 +36,17 @@ class StepClock(Protocol):
         """Run an exchange in which this rank sends so many bytes to every rank."""
 
 
-class Sums(NamedTuple):
-    """Shards of one device that pool parts of columns, and where these go among the columns that are added up."""
+class Part(NamedTuple):
+    """Shards of one device that are looked up together, and where their columns go.
 
-    #: None where the device has none and puts in zeros.
+    These are columns that are added up with those of other devices; or those of the table, of unpooled ones.
+    """
+
+    #: None where the device has none.
     shards: ShardSet | None
-    #: First column of each shard among those added up.
+    #: First column of each shard.
     begins: tuple[int, ...]
-    #: Columns that are added up.
-    width: int
-
-
-class Rows(NamedTuple):
-    """Unpooled shards of one device that are looked up together: None without any, first columns, width of each."""
-
-    shards: ShardSet | None
-    begins: tuple[int, ...]
+    #: Columns that are added up, or those of each unpooled shard.
     width: int
 
 
@@ -61,16 +56,16 @@ class StepPlan(NamedTuple):
     #: Shards with all rows of their tables, None where a device has none, length D.
     whole: tuple[ShardSet | None, ...]
     #: Shards of tables whose rows any devices have, length D; empty if there are none.
-    rows: tuple[Sums, ...] = ()
+    rows: tuple[Part, ...] = ()
     #: Shards of tables whose rows one fast domain has, likewise; the columns added up are those of the device's domain.
-    domain_rows: tuple[Sums, ...] = ()
+    domain_rows: tuple[Part, ...] = ()
     #: Shards that every device holds; None if there are none.
-    replicas: Sums | None = None
+    replicas: Part | None = None
     #: Devices of a fast domain.
     domain_size: int = 1
     #: Shards of unpooled tables by what is exchanged together: whole tables, tables cut by columns, tables cut by rows.
     #: In each those of one width and whole in their rows, or not, are together, length D.
-    unpooled: tuple[tuple[tuple[Rows, ...], ...], ...] = ()
+    unpooled: tuple[tuple[tuple[Part, ...], ...], ...] = ()
 
     @classmethod
     def of(cls, task: ShardingTask, plan: ShardingPlan) -> StepPlan:
@@ -166,7 +161,7 @@ def _exchanged_together(task: ShardingTask, unpooled: Sequence[Shard]) -> list[l
     return [shards for shards in by_type if shards]
 
 
-def _of_widths(task: ShardingTask, shards: Sequence[Shard]) -> tuple[tuple[Rows, ...], ...]:
+def _of_widths(task: ShardingTask, shards: Sequence[Shard]) -> tuple[tuple[Part, ...], ...]:
     """Return unpooled shards by width, whole in their rows or cut apart, and by device."""
     alike: dict[tuple[bool, int], list[Shard]] = {}
     for shard in shards:
@@ -176,14 +171,14 @@ def _of_widths(task: ShardingTask, shards: Sequence[Shard]) -> tuple[tuple[Rows,
     return tuple(tuple(_rows(task, _on(alike[kind], d), kind[1]) for d in devices) for kind in sorted(alike))
 
 
-def _rows(task: ShardingTask, own: Sequence[Shard], width: int) -> Rows:
+def _rows(task: ShardingTask, own: Sequence[Shard], width: int) -> Part:
     """Return the unpooled shards of a device, of one width."""
     # As shard sets order them.
     ordered = sorted(own, key=lambda shard: (shard.table, shard.rows, shard.num_columns))
-    return Rows(ShardSet.of(task, ordered) if ordered else None, tuple(s.columns[0] for s in ordered), width)
+    return Part(ShardSet.of(task, ordered) if ordered else None, tuple(s.columns[0] for s in ordered), width)
 
 
-def _sums(task: ShardingTask, own: Sequence[Shard], together: Sequence[Shard]) -> Sums:
+def _sums(task: ShardingTask, own: Sequence[Shard], together: Sequence[Shard]) -> Part:
     """Return the shards of a device among those that are added up together."""
     begins: dict[Shard, int] = {}
     width = 0
@@ -199,4 +194,4 @@ def _sums(task: ShardingTask, own: Sequence[Shard], together: Sequence[Shard]) -
         end = max(end, last)
     # As shard sets order them.
     ordered = sorted(own, key=lambda shard: (shard.table, shard.rows, shard.num_columns))
-    return Sums(ShardSet.of(task, ordered) if ordered else None, tuple(begins[shard] for shard in ordered), width)
+    return Part(ShardSet.of(task, ordered) if ordered else None, tuple(begins[shard] for shard in ordered), width)

@@ -23,7 +23,7 @@ from cachetools import LRUCache, cachedmethod
 from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.namespaces import join_network
-from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes, versions
+from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
@@ -108,24 +108,17 @@ def keep_freed_memory() -> None:
 
 
 class StepRank:
-    """Answers jobs with the marks of its steps.
-
-    Args:
-        number: of this rank.
-        domains: its process groups; None where one fast domain has all ranks.
-    """
+    """Answers jobs with the parts of its steps; `domains` are None where one fast domain has all ranks."""
 
     def __init__(self, number: int, domains: Domains | None) -> None:
         self._number = number
         self._domains = domains
-        self._drawn: LRUCache[Any, TableIds] = LRUCache(int(_memory_bytes() * _FOR_IDS), tensor_bytes)
+        on_gpu = torch.get_default_device().type == "cuda"
+        memory = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
+        self._drawn: LRUCache[Any, TableIds] = LRUCache(int(memory * _FOR_IDS), tensor_bytes)
 
     def __call__(self, job: StepJob) -> RankSteps:
-        """Run the steps of a plan.
-
-        Raises:
-            InputError: recorded ids are missing, or ids lie outside their table; all ranks find that before they talk.
-        """
+        """Run the steps of a plan; raises `InputError` about ids on all ranks, before they talk."""
         keep_freed_memory()
         samples = samples_per_device(job.plan.example.batch_size, job.plan.num_devices).tolist()
         features = [self._features(job, samples, batch) for batch in job.batches]
@@ -174,11 +167,6 @@ class StepRank:
         return TableIds(torch.tensor(indices), torch.tensor(lengths))
 
 
-def _memory_bytes() -> int:
-    on_gpu = torch.get_default_device().type == "cuda"
-    return torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
-
-
 def take_real_time_priority() -> bool:
     """Let no ordinary program run on this process's core while it has work; False where the system forbids it.
 
@@ -225,4 +213,4 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         dist.all_reduce(torch.zeros(1))
     gc.collect()
     gc.freeze()
-    return StepRank(number, domains), {"hardware": hardware, "versions": versions(), "real_time": real_time}
+    return StepRank(number, domains), {"hardware": hardware, "real_time": real_time}

@@ -16,14 +16,14 @@ import torch
 from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
 from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
-from shardgym.costs.fbgemm.step_plan import Rows, StepClock, StepPlan
+from shardgym.costs.fbgemm.step_plan import Part, StepClock, StepPlan
 from shardgym.tables.table import EmbeddingTable
 
 
 class RowLookup:
     """Puts out a row for each id of the shards of one width on one rank."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Part) -> None:
         #: Whose ids are looked up.
         self.num_shards = 0 if rows.shards is None else len(rows.shards.shards)
         #: Of FBGEMM; None where the rank has no shard.
@@ -70,7 +70,7 @@ class RowsOfType:
     """Unpooled tables of one sharding type on one rank; `of_widths` as in `StepPlan.unpooled`."""
 
     def __init__(
-        self, of_widths: Sequence[Sequence[Rows]], samples: Sequence[int], number: int, dtype: torch.dtype
+        self, of_widths: Sequence[Sequence[Part]], samples: Sequence[int], number: int, dtype: torch.dtype
     ) -> None:
         self._of_widths = of_widths
         self._samples = list(samples)
@@ -197,11 +197,9 @@ class UnpooledTables:
 
     def exchanged(self, sent: Sequence[torch.Tensor], clock: StepClock) -> dict[str, torch.Tensor]:
         """Return the rows of all ids of the own samples, by table."""
-        values_to = [of_type.sent for of_type in self._types]
-        values_from = [of_type.received for of_type in self._types]
+        counts = [(of_type.received, of_type.sent) for of_type in self._types]
         rows: dict[str, torch.Tensor] = {}
-        received = self._exchange("row_exchange", sent, values_to, values_from, clock)
-        for of_type, values in zip(self._types, received, strict=True):
+        for of_type, values in zip(self._types, self._exchange("row_exchange", sent, counts, clock), strict=True):
             rows |= of_type.joined(values)
         return rows
 
@@ -211,9 +209,8 @@ class UnpooledTables:
 
     def exchanged_gradients(self, packed: Sequence[torch.Tensor], clock: StepClock) -> list[torch.Tensor]:
         """Return the gradients of rows that this rank looked up, by sharding type."""
-        values_to = [of_type.received for of_type in self._types]
-        values_from = [of_type.sent for of_type in self._types]
-        return self._exchange("row_gradient_exchange", packed, values_to, values_from, clock)
+        counts = [(of_type.sent, of_type.received) for of_type in self._types]
+        return self._exchange("row_gradient_exchange", packed, counts, clock)
 
     def backward(self, gradients: Sequence[torch.Tensor]) -> None:
         """Update weights."""
@@ -221,19 +218,13 @@ class UnpooledTables:
             of_type.backward(values)
 
     def _exchange(
-        self,
-        part: str,
-        sent: Sequence[torch.Tensor],
-        values_to: Sequence[list[int]],
-        values_from: Sequence[list[int]],
-        clock: StepClock,
+        self, part: str, sent: Sequence[torch.Tensor], counts: Sequence[tuple[list[int], list[int]]], clock: StepClock
     ) -> list[torch.Tensor]:
-        """Return what all ranks sent to this one in each all-to-all, rank by rank, flat."""
+        """Return what ranks sent in each all-to-all, rank by rank, flat; counts are from and to each."""
         if not self._types:
             return []
-        received = [torch.empty(sum(counts), dtype=self._dtype) for counts in values_from]
-
-        all_to_alls = [AllToAll(*each) for each in zip(received, sent, values_from, values_to, strict=True)]
-        bytes_to = [sum(counts) * self._dtype.itemsize for counts in zip(*values_to, strict=True)]
+        received = [torch.empty(sum(counts_from), dtype=self._dtype) for counts_from, _ in counts]
+        all_to_alls = [AllToAll(into, out, *both) for into, out, both in zip(received, sent, counts, strict=True)]
+        bytes_to = [sum(of_rank) * self._dtype.itemsize for of_rank in zip(*(to for _, to in counts), strict=True)]
         clock.exchange(part, lambda: exchange(*all_to_alls), bytes_to)
         return received

@@ -75,7 +75,7 @@ class Workers:
     ) -> None:
         #: "cpu" or "cuda".
         self.device: str = settings[0]["device"]
-        #: What each process said when it started; empty before.
+        #: What each process said when it started; empty until all have.
         self.facts: list[dict[str, Any]] = []
         self._module = module
         self._settings = settings
@@ -96,6 +96,7 @@ class Workers:
         if self._processes:
             return
         require_fbgemm(self.device)
+        self.facts = []
         try:
             with tempfile.TemporaryDirectory(prefix="shardgym-") as folder:
                 for own in self._settings:
@@ -116,10 +117,10 @@ class Workers:
             raise
 
     def ask(self, job: Any) -> list[Any]:
-        """Give a job to all processes and return their answers.
+        """Return the answers of all processes to a job.
 
         Raises:
-            MeasurementError: a process refused the job; or it died, hung or failed, and all are ended.
+            MeasurementError: one refused the job; or it died, hung or failed, and all are ended.
         """
         self.start()
         try:
@@ -153,13 +154,16 @@ class Workers:
         return answers
 
     def _culprit(self, number: int, complaint: str) -> str:
-        """Name the process that died; others may report the failure before its exit is seen here."""
+        """Name the process that died; others may report the failure before its exit is seen here.
+
+        One that cannot start says why, and ends.
+        """
         deadline = time.monotonic() + _NOTICE_S
         while len(self._processes) > 1:
             for other, process in enumerate(self._processes):
-                if process.dead and other != number:
+                if process.dead and other != number and self.facts:
                     return f"device {other}: {process.cause_of_death()}"
-            if self._processes[number].dead or time.monotonic() > deadline:
+            if self._processes[number].dead or not self.facts or time.monotonic() > deadline:
                 return f"device {number}: {complaint}"
             time.sleep(_NOTICE_S / 50)
         return complaint
@@ -173,17 +177,11 @@ def _end(processes: list[_Worker]) -> None:
 def step_ranks(
     size: int, device: str, timeout_s: float, link_rate: float | None = None, domain_size: int | None = None
 ) -> Workers:
-    """Return the ranks of complete steps, see `step.py`.
+    """Return the ranks of complete steps, one per device, on gloo or NCCL, where rank i has GPU i; see `step.py`.
 
     On CPUs they are not pinned: where ranks share cores with others, one that may not move waits whole time slices
-    (0.4 ms became 2 to 5 ms).
-
-    Args:
-        size: processes, one per device.
-        device: "cpu" (gloo) or "cuda" (NCCL; rank i has GPU i).
-        timeout_s: seconds one job may take.
-        link_rate: bytes per second of a link for each process; None for the loopback interface.
-        domain_size: ranks of a fast domain; all when None.
+    (0.4 ms became 2 to 5 ms). Each has a link of so many bytes per second, or the loopback interface where it is None;
+    fast domains are all ranks where None is said.
     """
     interface = "lo" if link_rate is None else namespaces.INTERFACE
     shared = {

@@ -1,146 +1,196 @@
-"""Ablations of the NeuroShard search: what each part of it, and each constant, brings and takes.
+"""What each part of the search of `neuroshard_plus` brings: plans without it, by the cost that the search asks.
 
-    python studies/ablations/run.py [--weights FOLDER] [--suite dlrm4-v1] [--limit 5]
-        [--plot ablations.svg] [--only K,N,L,M,without] [--json]
+    python studies/ablations/run.py [--suite NAME ...] [--part NAME ...] [--tasks N]
 
-The search runs as published, then without its beam (tables stay whole), without its grid (one placement, no limit of
-width), without incremental evaluation (every device is encoded anew), and with K, N, L and M each over a range, on
-`--limit` tasks spread over the suite. The oracle is a simulator; plans are judged by the second simulator, which the
-search never sees. Cost is the geometric mean over tasks of a plan's cost over that of the search as published; seconds
-are processor seconds of one thread per task.
+Every part is taken out by replacing a function. Tasks are spread over each suite, seed 0. Where plans move from one in
+use, that is the plan for the same tables with other pooling factors, and a byte costs what it takes if all devices send
+at once, spread over 1,000 steps. Instead of searching for moves, devices then change places. Writes results.csv, and
+the table into README.md. What is in the package no longer, the script leaves out; all parts are in the version that
+added it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import csv
+import dataclasses
+import inspect
 import os
-import statistics
+import pkgutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from tabulate import tabulate
-from tqdm import tqdm
 
-from neuroshard import NeuroShard
-from shardgym import CostModel, PlanCost, ShardingPlan, ShardingTask, load_suite
-from shardgym.costs.simulator import SimulatorCost
+import shardgym
+from neuroshard.plus import NeuroShardPlus
+from shardgym.errors import ShardGymError
+from shardgym.plans.migration import migration, rebound
 
-#: Setting by its name in the paper, and the values it takes.
-RANGES = {
-    "K": ("beam_width", (1, 2, 3, 5, 10)),
-    "N": ("candidates", (1, 2, 5, 10, 20)),
-    "L": ("levels", (0, 1, 2, 5, 10, 20)),
-    "M": ("grid", (1, 3, 6, 11, 21)),
+HERE = Path(__file__).parent
+#: Tasks of each suite.
+SUITES = {"dlrm8-v2": 30, "tight8-v2": 30, "rows8-v1": 30, "nodes16-v1": 14, "production-v1": 2, "tiers-v1": 8}
+FULL = "full"
+
+
+def same(search: object, allocation: object, *rest: object) -> object:
+    """Stand for a step that changes nothing."""
+    del search, rest
+    return allocation
+
+
+def other_choices(name: str) -> Callable[..., object]:
+    """Return a function of the greedy choice, which imports it when called."""
+
+    def chosen(*arguments: object) -> object:
+        from neuroshard.plus import choices
+
+        return getattr(choices, name)(*arguments)
+
+    return chosen
+
+
+#: What is replaced where, by part.
+PARTS: dict[str, dict[str, object]] = {
+    "packing of nodes": {"neuroshard.plus.searches.ExactSearch._packed": same},
+    "averages": {"neuroshard.plus.searches.shared_on_average": lambda *_: []},
+    "averages, by a greedy choice": {
+        "neuroshard.plus.searches.shared_on_average": other_choices("shared_on_average"),
+        "neuroshard.plus.searches.shared_for_room": other_choices("shared_for_room"),
+    },
+    "sampled moves": {"neuroshard.plus.local_search.IteratedLocalSearch.sampled": same},
+    "shortlists": {"neuroshard.plus.local_search._SHORTLIST": 1},
+    "tiers": {"neuroshard.plus.solver.NeuroShardPlus.leaves_devices": lambda *_: False},
+    "levelled widths": {"neuroshard.plus.searches.ExactSearch._levelled": lambda *_: []},
+    "groups": {"neuroshard.plus.solver.group_sizes": lambda *_: []},
+    "kicks": {"neuroshard.plus.local_search._DEFAULT_KICKS": 0},
+    "changes of kinds": {"neuroshard.plus.searches.ExactSearch._flipped": same},
+    "published search": {"neuroshard.plus.solver.NeuroShardPlus._search_as_published": lambda *_: None},
 }
-LABEL = "cost, by the judge"
-
-
-class Variant(NamedTuple):
-    """One way to search: what is varied, its name, settings, and whether the simulator is used incrementally."""
-
-    part: str
-    name: str
-    settings: dict[str, int]
-    incremental: bool = True
-
-
-class WholePlans(CostModel):
-    """A simulator that only evaluates plans, so that a search has to ask for every device's content as a plan."""
-
-    name = "simulator (whole plans)"
-    deterministic = True
-
-    def __init__(self, cost: SimulatorCost) -> None:
-        self._cost = cost
-        self.version = cost.version
-
-    @property
-    def hardware(self) -> str:
-        """That of the simulator."""
-        return self._cost.hardware
-
-    def score(self, task: ShardingTask, plans: list[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        return self._cost.evaluate(task, plans)
+MIGRATION, SEARCHED = "migration term", "moves searched for"
+#: Between changes of the plan.
+STEPS = 1000
 
 
 def main() -> None:
-    """Run the ablations, print the table and draw the plot."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--weights", help="of oracle and judge, written by 'shardgym pretrain'; default: the package's")
-    parser.add_argument("--suite", default="dlrm4-v1", help="(%(default)s)")
-    parser.add_argument("--limit", type=int, default=5, help="tasks, spread over the suite (%(default)s)")
-    parser.add_argument("--only", default=",".join(["without", *RANGES]), help="parts to run (%(default)s)")
-    parser.add_argument("--plot", type=Path, default=Path("ablations.svg"), help="(%(default)s); needs matplotlib")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    oracle = SimulatorCost(arguments.weights)
-    judge = SimulatorCost(arguments.weights, role="judge")
-    suite = load_suite(arguments.suite)
-    tasks = [suite[n] for n in np.linspace(0, len(suite) - 1, min(arguments.limit, len(suite))).astype(int).tolist()]
-    rows = compare(variants(arguments.only.split(",")), tasks, oracle, judge)
-    print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.4f"))
-    plot(rows, arguments.plot)
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", action="append", choices=SUITES, help="repeat for several (default: all)")
+    parser.add_argument("--part", action="append", help="repeat for several (default: all)")
+    parser.add_argument("--tasks", type=int, help="of each suite")
+    parser.add_argument("--out", type=Path, default=HERE / "results.csv", help="(%(default)s)")
+    options = parser.parse_args()
+    parts = [part for part in options.part or [*PARTS, MIGRATION] if is_there(part)]
+    with options.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["suite", "task", "part", "cost_ms", "seconds"], lineterminator="\n")
+        writer.writeheader()
+        for name in options.suite or SUITES:
+            suite = shardgym.load_suite(name)
+            count = min(options.tasks or SUITES[name], len(suite))
+            for index in np.linspace(0, len(suite) - 1, count).astype(int).tolist():
+                for row in rows_of(suite, index, parts):
+                    writer.writerow({"suite": name, "task": index} | row)
+                file.flush()
+    if options.out == HERE / "results.csv":
+        page = HERE / "README.md"
+        text = page.read_text(encoding="utf-8")
+        before, after = text.split("<!-- table -->")[0], text.split("<!-- end -->")[1]
+        page.write_text(f"{before}<!-- table -->\n\n{table(options.out)}\n\n<!-- end -->{after}", encoding="utf-8")
+    print(table(options.out))
 
 
-def variants(parts: list[str]) -> list[Variant]:
-    """Return the search as published first, then what differs from it."""
-    without = [
-        Variant("without", "beam", {"levels": 0}),
-        Variant("without", "grid", {"grid": 0}),
-        Variant("without", "incremental evaluation", {}, incremental=False),
-    ]
-    ranges = [
-        Variant(part, f"{part} = {value}", {setting: value})
-        for part, (setting, values) in RANGES.items() for value in values
-    ]  # fmt: skip
-    return [Variant("published", "as published", {}), *(v for v in [*without, *ranges] if v.part in parts)]
+def is_there(part: str) -> bool:
+    """Say whether the package still has what is taken out."""
+    if part == MIGRATION:
+        return "migration_ms_per_byte" in inspect.signature(NeuroShardPlus.solve).parameters
+    for target in PARTS[part]:
+        try:
+            pkgutil.resolve_name(target)
+        except (ImportError, AttributeError):
+            return False
+    return True
 
 
-def compare(
-    chosen: list[Variant], tasks: list[ShardingTask], oracle: SimulatorCost, judge: SimulatorCost
-) -> list[dict[str, Any]]:
-    """Run all variants on all tasks, tasks outside, so that drift of the machine hits all variants."""
-    NeuroShard().solve(tasks[0], oracle)
-    costs = np.zeros((len(chosen), len(tasks)))
-    seconds = np.zeros((len(chosen), len(tasks)))
-    for t, task in enumerate(tqdm(tasks, unit="task")):
-        for v, variant in enumerate(chosen):
-            cost = oracle if variant.incremental else WholePlans(oracle)
+def rows_of(suite: shardgym.Suite, index: int, parts: list[str]) -> list[dict[str, object]]:
+    """Return what plans for one task cost."""
+    task = suite[index]
+    choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
+    cost = shardgym.make_cost(choice.cost, **choice.settings)
+    rows = []
+    for part in [FULL, *(part for part in parts if part in PARTS)]:
+        with contextlib.ExitStack() as stack:
+            for target, instead in PARTS.get(part, {}).items():
+                stack.enter_context(patch(target, instead))
             start = time.process_time()
-            plan = NeuroShard(**variant.settings).solve(task, cost)
-            seconds[v, t] = time.process_time() - start
-            costs[v, t] = judge.evaluate(task, [plan])[0].total_ms
-    relative = np.exp(np.log(costs / costs[0]).mean(axis=1))
-    return [
-        {"part": variant.part, "search": variant.name, LABEL: float(ratio), "s per task": statistics.median(spent)}
-        for variant, ratio, spent in zip(chosen, relative, seconds.tolist(), strict=True)
-    ]
+            try:
+                plan = NeuroShardPlus().solve(task, cost, seed=0)
+                cost_ms = cost.evaluate(task, [plan])[0].total_ms
+            except ShardGymError:
+                cost_ms = np.inf
+        rows.append({"part": part, "cost_ms": cost_ms, "seconds": round(time.process_time() - start, 3)})
+    if MIGRATION in parts and task.topology.host_memory_bytes == 0:
+        rows += moved(task, cost)
+    return rows
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw cost against search time, one curve per constant."""
-    from matplotlib.figure import Figure
+def moved(task: shardgym.ShardingTask, cost: shardgym.CostModel) -> list[dict[str, object]]:
+    """Return what a step and moves cost together, with moves searched for, and with devices that change places."""
+    from neuroshard.plus.staying import plan_like
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for part in dict.fromkeys(row["part"] for row in rows):
-        points = [row for row in rows if row["part"] == part]
-        x = [row["s per task"] for row in points]
-        y = [row[LABEL] for row in points]
-        axes.plot(x, y, "o-" if part in RANGES else "s", label=part)
-        for row in points:
-            name = row["search"].split(" = ")[-1]
-            axes.annotate(name, (row["s per task"], row[LABEL]), (3, 3), textcoords="offset points", fontsize=7)
-    axes.set(xscale="log", xlabel="processor seconds per task", ylabel=f"{LABEL} (as published = 1)")
-    axes.legend()
-    figure.savefig(path)
+    factors = np.random.default_rng(0).lognormal(0.0, 0.5, task.num_tables).tolist()
+    tables = (
+        dataclasses.replace(table, pooling_factor=max(1.0, round(table.pooling_factor * factor, 3)))
+        for table, factor in zip(task.tables, factors, strict=True)
+    )
+    before = dataclasses.replace(task, tables=tuple(tables), name="")
+    in_use = rebound(NeuroShardPlus().solve(before, cost, seed=0), task)
+    price = 1e3 / (task.num_devices * task.topology.inter_bandwidth) / STEPS
+    rows: list[dict[str, object]] = []
+    for part, options in ((SEARCHED, {"migration_ms_per_byte": price}), (MIGRATION, {})):
+        start = time.process_time()
+        plan = NeuroShardPlus().solve(task, cost, seed=0, initial_plan=in_use, **options)
+        near = plan if options else plan_like(task, plan, in_use)
+        here, there = cost.evaluate(task, [plan, near])
+        plan, step_ms = (near, there.total_ms) if there.total_ms <= here.total_ms else (plan, here.total_ms)
+        total_ms = step_ms + price * migration(task, in_use, plan).bytes
+        rows.append({"part": part, "cost_ms": total_ms, "seconds": round(time.process_time() - start, 3)})
+    return rows
+
+
+def table(path: Path) -> str:
+    """Return by how many percent plans cost more without each part, and the time of the search, by suite."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows:
+        of_suite = found.setdefault(row["part"], {}).setdefault(row["suite"], [])
+        of_suite.append((float(row["cost_ms"]), float(row["seconds"])))
+    printed = []
+    suites = list(dict.fromkeys(row["suite"] for row in rows))
+    for part, of_suites in found.items():
+        if part in (FULL, SEARCHED):
+            continue
+        base = found[SEARCHED if part == MIGRATION else FULL]
+        cells = {"without": part}
+        for suite in suites:
+            if suite not in of_suites:
+                cells[suite] = "-"
+                continue
+            pairs = list(zip(of_suites[suite], base[suite], strict=True))
+            ratios = [one[0] / other[0] for one, other in pairs if np.isfinite(one[0])]
+            failed = len(pairs) - len(ratios)
+            more = 100 * np.expm1(np.mean(np.log(ratios))) if ratios else np.nan
+            spent = sum(one[1] for one, _ in pairs) / sum(other[1] for _, other in pairs)
+            cells[suite] = f"{more:+.2f} % ({spent:.2f})" if not failed else f"no plan: {failed} of {len(pairs)}"
+        printed.append(cells)
+    return tabulate(printed, headers="keys", tablefmt="github")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ then is in use for so many steps of training (`--intervals`). Three jobs do so:
 
 - keep: stays with the plan for the first task;
 - anew: takes the solver's plan for each task, whatever is in use;
-- migrate: gives the solver the plan in use and `migration_ms_per_byte`: what a byte takes if all devices send over
-  their network cards at once, spread over the interval.
+- migrate: gives the solver the plan in use, near which it stays as far as devices can change places, and moves where
+  the oracle says that the interval makes up for the time of the moves.
 
 The solver asks the oracle of the suite, its judge says what steps take. Moves take the time of the busiest link, with
 training paused and nothing else (`shardgym.plans.migration`); what checkpoints, compiling and warming caches take is
@@ -108,8 +108,8 @@ def compared(
     Raises:
         InputError: the solver moves from no plan.
     """
-    if not takes(solver.solve, "migration_ms_per_byte"):
-        raise InputError("expected a solver whose solve takes migration_ms_per_byte, such as neuroshard_plus")
+    if not takes(solver.solve, "initial_plan"):
+        raise InputError("expected a solver whose solve takes initial_plan, such as neuroshard_plus")
     jobs: dict[tuple[str, int], list[Drifted]] = {}
     for tasks in tqdm(drifts, unit="drift", disable=None):
         warm_up(solver, tasks[0], oracle)
@@ -145,10 +145,11 @@ def migrating(
     """Return the plans of a job that moves from plan to plan."""
     plans = [first]
     for task in tasks[1:]:
-        sent_per_s = task.num_devices * task.topology.inter_bandwidth
-        price = 1e3 / sent_per_s / interval
         in_use = rebound(plans[-1], task)
-        plans.append(solver.solve(task, oracle, initial_plan=in_use, migration_ms_per_byte=price))
+        near = solver.solve(task, oracle, initial_plan=in_use)
+        here, there = (answer.total_ms for answer in oracle.evaluate(task, [in_use, near]))
+        moves_ms = migration(task, in_use, near).transfer_ms(task.topology)
+        plans.append(near if interval * there + moves_ms < interval * here else in_use)
     return plans
 
 

@@ -13,14 +13,14 @@ from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
+from neuroshard.staying import plan_like
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, InUse, OutOfTime
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.evaluation.solver import Observer, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT
-from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 
 
@@ -64,28 +64,23 @@ class ColumnSolver(abc.ABC):
         time_limit_s: float | None = None,
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
-        migration_ms_per_byte: float | None = None,
     ) -> ShardingPlan:
-        """Return the best plan found.
-
-        With `migration_ms_per_byte`, the initial plan is in use, and every byte that moves from it adds so much to the
-        cost of a plan. What the observer is told includes that.
+        """Return the best plan found; with an initial plan, devices change places so that most of that stays.
 
         Raises:
             NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
             InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; there is no
-                initial plan to move from; or an argument is of another kind.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument
+                is of another kind.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
-        in_use = plan_in_use(initial_plan, migration_ms_per_byte)
         beyond = self.leaves_devices(task, cost)
         check_possible(task, in_host=beyond)
         if time_limit_s is not None:
             self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer, in_use)
+        incumbent = Incumbent(task, cost, observer)
         if initial_plan is not None:
             initial_plan.validate(task)
             incumbent.offer(initial_plan)
@@ -99,7 +94,14 @@ class ColumnSolver(abc.ABC):
             pass
         if incumbent.cost_ms == math.inf:
             incumbent.offer(self.pack(shards))
-        return incumbent.plan()
+        plan = incumbent.plan()
+        if initial_plan is None or plan == initial_plan:
+            return plan
+        near = plan_like(task, plan, initial_plan)
+        if near == plan:
+            return plan
+        here, there = cost.evaluate(task, [plan, near])
+        return near if there.total_ms <= here.total_ms else plan
 
 
 class NeuroShard(ColumnSolver):
@@ -153,18 +155,6 @@ class NeuroShard(ColumnSolver):
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables until they can be packed."""
         return plan_of(shards, pack(shards))
-
-
-def plan_in_use(initial_plan: ShardingPlan | None, migration_ms_per_byte: float | None) -> InUse | None:
-    """Return the plan that tables are moved from; None where moving costs nothing; raises `InputError`."""
-    if migration_ms_per_byte is None:
-        return None
-    number = migration_ms_per_byte
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise InputError(f"migration_ms_per_byte: expected a finite number from 0 on, got {short_repr(number)}")
-    if initial_plan is None:
-        raise InputError("migration_ms_per_byte: expected an initial_plan, which is in use and tables move from")
-    return InUse(initial_plan, float(number))
 
 
 def inner_search(shards: ShardTable, cost: CostModel, budget: Budget) -> GridSearch:

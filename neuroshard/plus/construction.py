@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neuroshard.jit import jit
-from neuroshard.plus.linear_model import LinearModel, Placement, load_after, price
-from shardgym.arrays import Ints
+from neuroshard.plus.linear_model import LinearModel
+from neuroshard.plus.moves import Placement
 
 #: Largest pieces that are tried, as multiples of what a device has to take on average.
 _SHARES = (2.0, 1.4, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.14, 0.1, 0.05)
@@ -32,19 +31,14 @@ def constructed(model: LinearModel) -> Iterator[Placement]:
         for most_ms, most_units in limits:
             # Pieces of at most half a device are easier to place.
             most_bytes = int(model.memory.max()) // (2 if by_bytes == 1 else 1)
-            placement = Placement.empty(len(model.memory), len(model.first))
-            cut_and_place(model, placement, most_ms, most_units, most_bytes, by_bytes)
-            yield placement
+            yield cut_and_place(model, most_ms, most_units, most_bytes, by_bytes)
 
 
-def cut_and_place(
-    model: LinearModel, placement: Placement, most_ms: float, most_units: int, most_bytes: int, by_bytes: float
-) -> None:  # fmt: skip
-    """Cut every table into the fewest even pieces within limits, and place all pieces, largest first.
+def cut_and_place(model: LinearModel, most_ms: float, most_units: int, most_bytes: int, by_bytes: float) -> Placement:
+    """Cut every table into the fewest even pieces within limits, and return all pieces placed, largest first.
 
     Args:
         model: prices.
-        placement: is overwritten.
         most_ms: of a piece, the price of its width included.
         most_units: of a piece.
         most_bytes: of a piece. Tables of which a single unit exceeds a limit are cut into units.
@@ -70,87 +64,6 @@ def cut_and_place(
     ms_share = (model.row_ms[rows] + price_of_unit * units) / all_ms
     sizes = np.maximum(ms_share, by_bytes * model.row_bytes[rows] / max(float(model.row_bytes[whole].sum()), 1.0))
     order = (-sizes).argsort(kind="stable")
-    placement.units[:] = 0
-    price(model, placement)
-    place_in_order(model, placement, tables[order], units[order])
-
-
-@jit
-def even_part(units: int, parts: int, number: int) -> int:
-    """Return the units of one of several parts that differ by one unit at most, the larger ones first."""
-    return units // parts + (1 if number < units % parts else 0)
-
-
-@jit
-def place_in_order(model: LinearModel, placement: Placement, tables: Ints, units: Ints) -> None:
-    """Place pieces one after another."""
-    for n in range(len(tables)):
-        place_piece(model, placement, tables[n], units[n])
-
-
-@jit
-def place_piece(model: LinearModel, placement: Placement, table: int, units: int) -> None:
-    """Give units of a table to the device with room that is least loaded then, width included.
-
-    Where none has room for all of them, the device that has room for most gets as many as fit, and so on. Where no unit
-    fits anywhere, the device that has least too much gets the rest.
-    """
-    while units > 0:
-        device = _least_loaded(model, placement, table, units)
-        given = units
-        if device < 0:
-            device, given = _most_room(model, placement, table, units)
-        if given == 0:
-            for other in range(len(model.memory)):
-                if placement.bytes[other] - model.memory[other] < placement.bytes[device] - model.memory[device]:
-                    device = other
-            given = units
-        row = model.first[table] + placement.units[device, table]
-        width = placement.widths[device] + given
-        placement.load[device] = load_after(
-            placement.load[device], model.row_ms[row + given] - model.row_ms[row], placement.widths[device], width,
-            model.floor, model.unit_ms, model.device_ms[device],
-        )  # fmt: skip
-        placement.bytes[device] += model.row_bytes[row + given] - model.row_bytes[row]
-        placement.widths[device] = width
-        placement.units[device, table] += given
-        units -= given
-
-
-@jit
-def _least_loaded(model: LinearModel, placement: Placement, table: int, units: int) -> int:
-    """Return the device with room that takes least with so many more units of a table; -1 for none."""
-    best = -1
-    least = np.inf
-    for device in range(len(model.memory)):
-        row = model.first[table] + placement.units[device, table]
-        more_bytes = model.row_bytes[row + units] - model.row_bytes[row]
-        if placement.bytes[device] + more_bytes > model.memory[device]:
-            continue
-        width = placement.widths[device] + units
-        ms = load_after(
-            placement.load[device], model.row_ms[row + units] - model.row_ms[row], placement.widths[device], width,
-            model.floor, model.unit_ms, model.device_ms[device],
-        )  # fmt: skip
-        ms += model.widest_ms * max(width, model.floor)
-        if ms < least:
-            best = device
-            least = ms
-    return best
-
-
-@jit
-def _most_room(model: LinearModel, placement: Placement, table: int, units: int) -> tuple[int, int]:
-    """Return the device with room for most of so many units of a table, and for how many."""
-    best = 0
-    most = 0
-    for device in range(len(model.memory)):
-        row = model.first[table] + placement.units[device, table]
-        room = model.memory[device] - placement.bytes[device]
-        fitting = 0
-        while fitting < units and model.row_bytes[row + fitting + 1] - model.row_bytes[row] <= room:
-            fitting += 1
-        if fitting > most:
-            best = device
-            most = fitting
-    return best, most
+    placement = Placement(model)
+    placement.place(tables[order], units[order])
+    return placement

@@ -1,28 +1,23 @@
-"""Which tables devices share, by rows or as replicas: by averages at first, then from plan to plan."""
+"""Which tables devices share, by rows or as replicas, from plan to plan: one table changes how it is sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.averages import AverageDevices, doublings
-from neuroshard.plus.form_arrays import Choice
+from neuroshard.plus.choices import least_busy
 from neuroshard.plus.linear_model import LARGE, LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
-from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.evaluation.incumbent import Budget
 
 #: Numbers in the vectors of placements that are priced together.
 _NUMBERS_PER_CALL = 2_000_000
 #: A change has to bring more than this share of the time.
 _LEAST_GAIN = 1e-4
-#: Choices of the best climb that are searched from: the end of it, and the last ones on the way.
-_WAY = 3
 #: Of the changes of a plan that look best, so many are tried.
 _TRIED = 4
 #: Shared tables of which a round asks what their columns would take, and of large tasks.
@@ -37,62 +32,6 @@ class Change(NamedTuple):
 
     table: int
     place: Place | None
-
-
-def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
-    """Return what devices should share if the columns of all other tables could be spread evenly, the best first.
-
-    Each choice is the end of a climb, or the last ones on the way of the best; one starts where nothing is shared, and
-    for each kind one where all tables are that can be. Empty where sharing brings nothing.
-
-    Args:
-        pricing: of the task, where nothing is shared.
-        forms: in which tables can be shared.
-        budget: of time.
-
-    Raises:
-        OutOfTime: the budget is spent.
-    """
-    average = AverageDevices(pricing, forms)
-    starts = [average.nothing, *average.everything()]
-    ways = [average.climbed(start, budget) for start in starts]
-    ends = [way[-1] for way in ways]
-    order = average.totals(ends).argsort(kind="stable").tolist()
-    found: list[Choice] = []
-    for choice in [*ways[order[0]][: -_WAY - 1 : -1], *(ends[n] for n in order[1:])]:
-        if (choice.forms >= 0).any() and not any(choice.same(other) for other in found):
-            found.append(choice)
-    return [average.full(choice) for choice in found]
-
-
-def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> Iterator[Shared]:
-    """Yield what to share where columns find no room: the largest tables at least, and what climbs lead to from there.
-
-    First those of which not even the narrowest piece fits on a device, then the 1, 2, 4, ... largest, all in their
-    smallest pieces. Arguments and errors are those of `shared_on_average`.
-    """
-    shards = pricing.shards
-    average = AverageDevices(pricing, forms)
-    largest = average.smallest()
-    largest.sort(key=lambda n: (-int(shards.bytes[shards.whole[average.forms[n].table]]), average.forms[n].table))
-    too_large = shards.bytes[shards.first + 1] > max(shards.task.capacity_bytes)
-    for count in dict.fromkeys([int(too_large.sum()), *doublings(len(largest))]):
-        made = average.made(largest[:count])
-        if made is not None and count:
-            for choice in (average.climbed(made, budget, keep=made.forms >= 0)[-1], made):
-                yield average.full(choice)
-
-
-def least_busy(form: Form, room: Ints, busy_ms: Floats) -> Place | None:
-    """Return where a form has room: all devices, or those of the node that has least to do; None for nowhere."""
-    count = len(form.bytes)
-    if len(room) == count:
-        return Place(form, 0) if (form.bytes <= room).all() else None
-    fits = (form.bytes <= room.reshape(-1, count)).all(axis=1)
-    if not fits.any():
-        return None
-    busy = busy_ms.reshape(-1, count).mean(axis=1)
-    return Place(form, int(np.where(fits, busy, np.inf).argmin()) * count)
 
 
 def with_better_kinds(
@@ -182,7 +121,4 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
         units[:, change.table] = placed
         return units, shared.changed([change.table], [] if change.place is None else [change.place])
 
-    if pricing.moving is not None:
-        after = (changed(placed, change) for placed, change, *_ in found)
-        charged = charged + [pricing.beside(beside).moving_ms(units) for units, beside in after]
     return [changed(*found[n][:2]) for n in charged.argsort(kind="stable")[:_TRIED].tolist()]

@@ -1,31 +1,32 @@
-"""The linear model of a cost that moves are found by: fitting it to prices, and placements that are priced by it.
-
-The latter is compiled code.
-"""
+"""The linear model of a cost that moves are found by, and fitting it to prices."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard.jit import jit
 from neuroshard.plus.pricing import SOFTNESS, Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import COLUMNS, LOADS
-from shardgym.costs.ties import QUANTUM, quantized
+from shardgym.costs.ties import quantized
 from shardgym.plans.shard import COLUMN_UNIT
 
 #: Devices times tables from which on the search looks at less, for its time.
 LARGE = 50_000
+#: Places in `LinearModel.prices`.
+UNIT_MS, WIDEST_MS, FLOOR, SOFT_MS, SOFT_UNITS = range(5)
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
 #: If a unit less saves less than this share of what a unit more costs, being narrower than the mean saves nothing.
 _WORTH_BEING_NARROW = 0.5
 
 
-class LinearModel(NamedTuple):
+@dataclass(frozen=True)
+class LinearModel:
     """A cost model as numbers: what shards take adds up, and width has a price. Rows are those of a `ShardTable`.
 
     Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.costs.ties`.
@@ -46,7 +47,7 @@ class LinearModel(NamedTuple):
         unit_ms: per unit of a device's width.
         widest_ms: per unit of the widest device's width.
         floor: units.
-        soft_ms: width of the soft maximum of loads, see `SoftMaxima`.
+        soft_ms: width of the soft maximum of loads, see `moves.soft_maxima`.
         soft_units: likewise of widths.
     """
 
@@ -62,6 +63,16 @@ class LinearModel(NamedTuple):
     floor: int
     soft_ms: float
     soft_units: float
+
+    @functools.cached_property
+    def rows(self) -> Floats:
+        """Times and bytes of rows, as compiled code has them, shape (R, 2)."""
+        return np.column_stack([self.row_ms, self.row_bytes]).astype(np.float64)
+
+    @property
+    def prices(self) -> Floats:
+        """The last five attributes, by `UNIT_MS` and so on."""
+        return np.array([self.unit_ms, self.widest_ms, self.floor, self.soft_ms, self.soft_units], dtype=np.float64)
 
 
 def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
@@ -103,7 +114,9 @@ def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
     shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
     memory = pricing.memory
     taken_ms = pricing.charge_ms(model.memory - memory)
-    return model._replace(units=pricing.units, memory=memory, shared_ms=shared_ms, device_ms=model.device_ms + taken_ms)
+    return dataclasses.replace(
+        model, units=pricing.units, memory=memory, shared_ms=shared_ms, device_ms=model.device_ms + taken_ms
+    )
 
 
 def levelled(model: LinearModel) -> LinearModel:
@@ -112,7 +125,7 @@ def levelled(model: LinearModel) -> LinearModel:
     Of what devices share, other devices receive nothing by the all-to-all of columns. So a narrow device waits less for
     what it receives, and width counts from less on, than where nothing is shared.
     """
-    return model._replace(floor=min(model.floor, int(model.units.sum()) // len(model.memory)))
+    return dataclasses.replace(model, floor=min(model.floor, int(model.units.sum()) // len(model.memory)))
 
 
 def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
@@ -155,130 +168,3 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     saved = (slow_ms - narrower_ms) / change + widest
     floor = units if saved < _WORTH_BEING_NARROW * (both - widest) else 0
     return float(quantized(both - widest)), float(quantized(widest)), floor
-
-
-class Placement(NamedTuple):
-    """What devices hold, and what that comes to; the last three follow from the first.
-
-    Attributes:
-        units: of each table on each device, shape (D, T).
-        widths: units of each device, shape (D,).
-        bytes: of each device, shape (D,).
-        load: what each device takes up to the last exchange in ms, shape (D,).
-    """
-
-    units: Ints
-    widths: Ints
-    bytes: Ints
-    load: Floats
-
-    @classmethod
-    def empty(cls, devices: int, tables: int) -> Placement:
-        """Return devices that hold nothing; not priced."""
-        none = np.zeros(devices, dtype=np.int64)
-        return cls(np.zeros((devices, tables), dtype=np.int64), none, none.copy(), np.zeros(devices))
-
-    def copy(self) -> Placement:
-        """Return an independent placement that is the same."""
-        return Placement(self.units.copy(), self.widths.copy(), self.bytes.copy(), self.load.copy())
-
-    def copy_to(self, other: Placement) -> None:
-        """Make another placement the same as this one."""
-        for mine, theirs in zip(self, other, strict=True):
-            theirs[:] = mine
-
-
-@jit
-def price(model: LinearModel, placement: Placement) -> None:
-    """Work out widths, bytes and loads of all devices from their units."""
-    for device in range(len(model.memory)):
-        price_device(model, placement, device)
-
-
-@jit
-def price_device(model: LinearModel, placement: Placement, device: int) -> None:
-    """Work out width, bytes and load of one device; anew, so that rounding does not add up."""
-    width = 0
-    used = 0
-    ms = 0.0
-    for table in range(len(model.first)):
-        units = placement.units[device, table]
-        if units > 0:
-            row = model.first[table] + units
-            width += units
-            used += model.row_bytes[row]
-            ms += model.row_ms[row]
-    if width > 0:
-        ms += model.device_ms[device]
-    placement.widths[device] = width
-    placement.bytes[device] = used
-    placement.load[device] = model.shared_ms[device] + ms + model.unit_ms * max(width, model.floor)
-
-
-@jit
-def overflow(model: LinearModel, placement: Placement) -> int:
-    """Return how many bytes are on devices that have no room for them."""
-    missing = 0
-    for device in range(len(model.memory)):
-        missing += max(0, placement.bytes[device] - model.memory[device])
-    return missing
-
-
-@jit
-def load_after(
-    load: float, more_ms: float, before: int, after: int, floor: int, unit_ms: float, device_ms: float
-) -> float:
-    """Return the load of a device whose shards take so much more, and whose width is `after` and no longer `before`.
-
-    It takes numbers, as whole records slow down the innermost loops by several times.
-    """
-    then = load + more_ms + unit_ms * (max(after, floor) - max(before, floor))
-    if after == 0 and before > 0:
-        then -= device_ms
-    if after > 0 and before == 0:
-        then += device_ms
-    return then
-
-
-class SoftMaxima(NamedTuple):
-    """Soft maxima over devices' loads and widths, to each of which every device adds an exponential.
-
-    With hard maxima, nothing that happens on other devices than the slowest or the widest would count.
-
-    Attributes:
-        load: the largest.
-        loads: added exponentials of how far loads are below it, in `soft_ms`.
-        width: the largest, `floor` at least.
-        widths: added exponentials of how far widths are below it, in `soft_units`.
-    """
-
-    load: float
-    loads: float
-    width: float
-    widths: float
-
-
-@jit
-def soft_maxima(model: LinearModel, placement: Placement) -> SoftMaxima:
-    """Return the soft maxima of a placement."""
-    load = -np.inf
-    width = float(model.floor)
-    for device in range(len(model.memory)):
-        load = max(load, placement.load[device])
-        width = max(width, float(placement.widths[device]))
-    loads = 0.0
-    widths = 0.0
-    for device in range(len(model.memory)):
-        loads += np.exp((placement.load[device] - load) / model.soft_ms)
-        widths += np.exp((max(placement.widths[device], model.floor) - width) / model.soft_units)
-    return SoftMaxima(load, loads, width, widths)
-
-
-@jit
-def value(model: LinearModel, placement: Placement) -> float:
-    """Return what is minimised of a placement: the time of a step with soft maxima, in ms."""
-    soft = soft_maxima(model, placement)
-    ms: float = soft.load + model.soft_ms * np.log(soft.loads)
-    ms += model.widest_ms * (soft.width + model.soft_units * np.log(soft.widths))
-    quantum: float = np.rint(ms * (1 / QUANTUM)) * QUANTUM
-    return quantum

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from neuroshard.plus.backs import NONE
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.linear_model import LARGE, LinearModel, Placement, overflow, price, value
-from neuroshard.plus.moves import DRAWS_PER_TABLE, Shortlist, best_moves, descend, givers, kick_and_descend
+from neuroshard.plus.linear_model import LARGE, LinearModel
+from neuroshard.plus.moves import DRAWS_PER_KICK, NONE, Placement, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.costs.ties import quantized
 from shardgym.evaluation.incumbent import Budget
 
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
@@ -33,12 +32,6 @@ _STEPS = 64
 #: Random moves that are priced together, and such samples in succession that may bring nothing.
 _SAMPLE = 64
 _VAIN_SAMPLES = 4
-#: Tables that a kick takes off, cuts anew and places again at most.
-_KICK_MOVES = 4
-#: Moves of a device that are priced exactly.
-_SHORTLIST = 8
-#: Most loaded devices that are tried before a plan counts as done.
-_SOURCES = 2
 #: A move by exact prices has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-4
 
@@ -67,10 +60,10 @@ class Allocation:
         totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
         possible = pricing.has_room(units)
         self.total_ms = float(totals[0]) if possible else math.inf
-        self.value = float(values[0]) + pricing.moving_ms(units) if possible else math.inf
+        self.value = float(values[0]) if possible else math.inf
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
-        """Return compute and loads of devices after each move of a `Shortlist`, (M, 6) to (M, D, 2) and (M, D, 3)."""
+        """Return compute and loads of devices after each of some moves, (M, 6) to (M, D, 2) and (M, D, 3)."""
         number = np.arange(len(moves))
         pairs = moves[:, :2]
         sums = self.pricing.sums_after(self.units, self.sums, moves)
@@ -94,7 +87,8 @@ def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
     """Return a model by which the devices of an allocation compute exactly as long as they do."""
     exact = allocation.compute.sum(axis=1) - model.shared_ms
     estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
-    return model._replace(device_ms=np.where(allocation.units.any(axis=1), exact - estimate, model.device_ms))
+    device_ms = np.where(allocation.units.any(axis=1), exact - estimate, model.device_ms)
+    return dataclasses.replace(model, device_ms=device_ms)
 
 
 class IteratedLocalSearch:
@@ -122,22 +116,23 @@ class IteratedLocalSearch:
         self._found = found
         size = pricing.shards.task.num_devices + pricing.shards.task.num_tables
         self._round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(size, _LARGE))
-        self._first_move = Shortlist.of_length(1)
-        self._best_moves = Shortlist.of_length(_SHORTLIST)
 
     def starts(self, model: LinearModel) -> list[Ints]:
         """Descend by a model from the most promising of all constructed placements; return those that memory allows."""
-        ranked: list[tuple[tuple[int, float], Placement]] = []
+        ranked: list[tuple[tuple[float, float], Placement]] = []
         is_large = len(model.memory) * len(model.first) > LARGE
         most = _FEW_DESCENTS if is_large and self.pricing.shared.places else _DESCENTS
         for placement in constructed(model):
             self._budget.check()
-            rank = int(overflow(model, placement)), float(value(model, placement))
+            rank = placement.rank()
             if all(rank != other for other, _ in ranked):  # most are the same
                 ranked = sorted([*ranked, (rank, placement)], key=lambda entry: entry[0])[:most]
         for _, placement in ranked:
-            self._descend(model, placement)
-        return [placement.units for _, placement in ranked if not overflow(model, placement)]
+            finished = False
+            while not finished:
+                self._budget.check()
+                finished, _ = placement.descend(_STEPS)
+        return [placement.units for _, placement in ranked if not placement.rank()[0]]
 
     def descended(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
         """Descend by exact prices from starts; return the best result.
@@ -200,9 +195,8 @@ class IteratedLocalSearch:
         """
         self._budget.check()
         exact_here = corrected(model, best)
-        placement = self._priced(exact_here, best.units)
-        draws = self._rng.random((self._round_kicks, 1 + DRAWS_PER_TABLE * _KICK_MOVES))[:count]
-        better, looked_at = kick_and_descend(exact_here, placement, draws, _SOURCES, self._first_move)
+        draws = self._rng.random((self._round_kicks, DRAWS_PER_KICK))[:count]
+        better, looked_at = kick_and_descend(exact_here, best.units, draws)
         if not better:
             return best, looked_at
         others = [Allocation(self.pricing, units) for units in better]
@@ -212,24 +206,17 @@ class IteratedLocalSearch:
             return self.sampled(self._polish(model, others[-1])), looked_at
         return others[-1], looked_at
 
-    def _descend(self, model: LinearModel, placement: Placement) -> None:
-        """Descend by the model alone."""
-        finished = False
-        while not finished:
-            self._budget.check()
-            finished, _ = descend(model, placement, _SOURCES, self._first_move, _STEPS)
-
     def _polish(self, model: LinearModel, allocation: Allocation) -> Allocation:
-        """Make moves by exact prices, the best of those that the model likes best, as long as they bring anything."""
+        """Make the moves that the model likes best, as long as they bring anything by exact prices."""
         better: Allocation | None = allocation
         while better is not None:
             allocation = better
             better = None
-            exact_here = corrected(model, allocation)
-            placement = self._priced(exact_here, allocation.units)
-            for giver in givers(exact_here, placement, _SOURCES).tolist():
+            placement = Placement(corrected(model, allocation), allocation.units)
+            for giver in placement.givers():
                 self._budget.check()
-                better = self._best_move(exact_here, placement, giver, allocation)
+                move = placement.best_move(giver)
+                better = None if move is None else self._after_best(allocation, move[None])
                 if better is not None:
                     break
         self._found(allocation)
@@ -250,22 +237,10 @@ class IteratedLocalSearch:
         self._found(allocation)
         return allocation
 
-    def _best_move(
-        self, model: LinearModel, placement: Placement, giver: int, allocation: Allocation
-    ) -> Allocation | None:
-        """Return the allocation after the best move of a device by exact prices; None where none brings anything."""
-        count, _ = best_moves(model, placement, giver, self._best_moves)
-        if not count:
-            return None
-        return self._after_best(allocation, self._best_moves.moves[:count])
-
     def _after_best(self, allocation: Allocation, moves: Ints) -> Allocation | None:
         """Return the allocation after the best of some moves; None where none brings anything."""
         enough = allocation.value * (1 - _LEAST_GAIN)
         _, values = self.pricing.objective(*allocation.after(moves))
-        if self.pricing.moving is not None:
-            before_ms = self.pricing.moving_ms(allocation.units)
-            values = values + before_ms + quantized(self.pricing.moving.ms_more(allocation.units, moves))
         best = int(values.argmin())
         if values[best] >= enough:
             return None
@@ -273,15 +248,9 @@ class IteratedLocalSearch:
         better = allocation.moved(moves[best])
         return better if better.value < enough else None
 
-    def _priced(self, model: LinearModel, units: Ints) -> Placement:
-        placement = Placement.empty(*units.shape)
-        placement.units[:] = units
-        price(model, placement)
-        return placement
-
 
 def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Return random moves that memory allows, at most `count` of them, as in a `Shortlist`, shape (M, 6)."""
+    """Return random moves that memory allows, at most `count` of them, see `Placement.best_move`, shape (M, 6)."""
     shards = pricing.shards
     devices, tables = np.nonzero(units)
     if not len(devices):

@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from neuroshard.plus.moving import Moving, plan_near
 from neuroshard.plus.sharing import Shared, nothing_shared, shards_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arrays import Floats, Ints
@@ -46,14 +45,12 @@ class Pricing:
         shared: tables that devices hold besides; none, until `beside` says something else.
         byte_ms: what a byte of a device's memory saves, where rows may be in the memory of hosts; else 0.
         row_bytes: that each row is expected to take of a device's memory, shape (R,).
-        moving: what moving from the plan in use adds to what is minimised; None where nothing is moved.
 
     Raises:
         InputError: `costs` knows no tasks of this kind.
     """
 
     byte_ms = 0.0
-    moving: Moving | None = None
 
     def __init__(self, shards: ShardTable, costs: AdditiveCosts, vectors: Floats | None = None) -> None:
         self.shards = shards
@@ -168,8 +165,6 @@ class Pricing:
 
     def plan(self, units: Ints) -> ShardingPlan:
         """Return the plan of units of each table on each device, shape (D, T), and of the tables that devices share."""
-        if self.moving is not None:
-            return plan_near(self.shards, units, self.shared_shards(), self.moving.plan)
         return plan_of_units(self.shards, units, self.shared_shards())
 
     def shared_shards(self) -> list[Shard]:
@@ -182,10 +177,6 @@ class Pricing:
         starts = range(0, len(compute), step)
         totals = np.concatenate([self.totals(compute[n : n + step], loads[n : n + step]) for n in starts])
         return totals, totals + quantized(excess(compute[..., 0] + compute[..., 1]))
-
-    def moving_ms(self, units: Ints) -> float:
-        """Return what moving to units of each table on each device adds to what is minimised, (D, T)."""
-        return 0.0 if self.moving is None else float(quantized(self.moving.ms(units, self.shared)))
 
 
 def excess(compute: Floats) -> Floats:

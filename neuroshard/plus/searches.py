@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from neuroshard.packing import pack_units
+from neuroshard.plus.choices import shared_for_room, shared_on_average
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.kinds import shared_for_room, shared_on_average, with_better_kinds
+from neuroshard.plus.kinds import with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
-from neuroshard.plus.moving import Moving
 from neuroshard.plus.nodes import Nodes
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Shared, places_of
@@ -55,11 +55,6 @@ def starts_of(
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
-
-
-def moving_from(shards: ShardTable, incumbent: Incumbent) -> Moving | None:
-    """Return what moving from the plan in use takes; None where there is none."""
-    return None if incumbent.in_use is None else Moving(shards, incumbent.in_use)
 
 
 class ExactSearch:
@@ -113,15 +108,11 @@ class ExactSearch:
         ways = shared_on_average(self._pricing, self._forms, self._budget)
         tried += [self._descended(shared) for shared in ways[:_WAYS]]
         tried += given
-        if not any(tried):
+        if self._by_columns is None:
             for_room = shared_for_room(self._pricing, self._forms, self._budget)
             found = (allocation for shared in for_room if (allocation := self._descended(shared)) is not None)
-            tried = [*itertools.islice(found, _WAYS)]
-        descended = [
-            _nearer(self._search_beside(allocation.pricing.shared), allocation)
-            for allocation in tried
-            if allocation is not None
-        ]
+            tried += itertools.islice(found, _WAYS)
+        descended = [allocation for allocation in tried if allocation is not None]
         if not descended:
             pack_units(self._pricing.shards)  # says why there is no plan
         # Step by step, rows and replicas lead elsewhere than both together.
@@ -146,7 +137,7 @@ class ExactSearch:
             search = self._search_beside(allocation.pricing.shared)
             kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
         search, model, best = min(kicked, key=lambda end: end[2].value)
-        search.kicked_on(model, _nearer(search, best))
+        search.kicked_on(model, best)
 
     def _model_of(self, allocation: Allocation) -> LinearModel:
         return model_beside(self._model, allocation.pricing)
@@ -218,34 +209,3 @@ class ExactSearch:
             return of_devices if self._in_groups is None else self._in_groups(of_devices.shards)
 
         self._incumbent.update(plan, allocation.total_ms)
-
-
-def _nearer(search: IteratedLocalSearch, best: Allocation) -> Allocation:
-    """Return an allocation that is nearer to the plan in use, if there is one and that is better.
-
-    Devices change places, as far as that lets them keep more; then columns of tables go back where they were, one table
-    after the other.
-    """
-    moving = best.pricing.moving
-    if moving is None:
-        return best
-    shards = best.pricing.shards
-    room = best.pricing.memory
-
-    def better(units: Ints) -> Allocation:
-        if (shards.bytes[shards.first + units].sum(axis=1) > room).any():
-            return best
-        other = Allocation(best.pricing, units)
-        return search.offer(units) if other.value < best.value else best
-
-    best = better(best.units[moving.like(best.units)])
-    there = np.flatnonzero((moving.kept.sum(axis=0) == best.pricing.units) & (best.pricing.units > 0))
-    improved = True
-    while improved:
-        before = best
-        for table in there[(best.units[:, there] != moving.kept[:, there]).any(axis=0)].tolist():
-            units = best.units.copy()
-            units[:, table] = moving.kept[:, table]
-            best = better(units)
-        improved = best is not before
-    return best

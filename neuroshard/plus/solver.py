@@ -1,4 +1,4 @@
-"""NeuroShardPlus as a solver: local search from constructed placements, and from NeuroShard's plan."""
+"""NeuroShardPlus as a solver: local search from constructed placements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.nodes import packed
 from neuroshard.plus.pricing import Pricing
-from neuroshard.plus.searches import ExactSearch, InGroups, moving_from
+from neuroshard.plus.searches import ExactSearch, InGroups
 from neuroshard.plus.sharing import SHARED_TYPES, forms_of
 from neuroshard.plus.tiered_pricing import TieredPricing
 from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
-from neuroshard.solver import ColumnSolver, NeuroShard
+from neuroshard.solver import ColumnSolver
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
@@ -35,7 +35,7 @@ from shardgym.tasks.topology import Topology
 
 #: What calls everything there is to compile.
 _TWO_TABLES = (EmbeddingTable("narrow", 64, 16, pooling_factor=8.0), EmbeddingTable("wide", 256, 32))
-#: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
+#: Where tables take more than this share of the memory of devices, that of hosts is searched, too.
 _TIGHT = 0.8
 
 
@@ -93,19 +93,17 @@ class NeuroShardPlus(ColumnSolver):
         return cost.host_memory and task.topology.host_memory_bytes > 0
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile the search, and NeuroShard's, which gives plans to start from."""
-        NeuroShard().warm_up(task, cost)
+        """Solve a task of two tables, which compiles the search."""
+        del task, cost
         topology = Topology(num_devices=4, memory_bytes=2**20, fast_domain_size=2)
         NeuroShardPlus(kicks=1).solve(ShardingTask(_TWO_TABLES, topology, batch_size=8), make_cost("roofline"))
         packed(np.ones((2, 3)), np.zeros((2, 3)), np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
-        """See `ColumnSolver`; first as published, where that runs compiled, as over a simulator."""
+        """See `ColumnSolver`."""
         self.check_ready(cost)
         costs = cost.additive()
         assert costs is not None
-        if cost.learned:
-            self._search_as_published(shards, cost, seed, budget, incumbent)
         task = shards.task
         beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
@@ -132,8 +130,6 @@ class NeuroShardPlus(ColumnSolver):
 
         def search_on(shards: ShardTable, costs: AdditiveCosts, place: InGroups | None) -> ExactSearch:
             pricing = Pricing(shards, costs)
-            if place is None:
-                pricing.moving = moving_from(shards, incumbent)
             forms = forms_of(shards.task, costs, kinds)
             return ExactSearch(pricing, forms, self.kicks, budget, seed, incumbent, place)
 
@@ -183,14 +179,3 @@ class NeuroShardPlus(ColumnSolver):
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
         return plan_of_units(shards, pack_units(shards))
-
-    def _search_as_published(
-        self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
-    ) -> None:
-        """Start from NeuroShard's plan, which runs compiled over a simulator."""
-        tight = shards.task.total_bytes > _TIGHT * shards.task.total_capacity_bytes
-        # The narrow one takes a third of the time of the full one.
-        published = NeuroShard() if tight else NeuroShard(beam_width=1, candidates=4, levels=4, grid=4)
-        # Where it finds no plan, cuts at other places than the middle may still lead to one.
-        with contextlib.suppress(NoFeasiblePlanError):
-            published.search(shards, cost, seed, budget, incumbent)

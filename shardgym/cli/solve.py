@@ -65,10 +65,6 @@ _logger = logging.getLogger("shardgym.solve")
     metavar="PLAN",
     help="What the solver starts from, if it can; also a plan for other statistics of the same tables.",
 )
-@click.option(
-    "--migration-ms-per-byte", "migration_price", type=positive_number, metavar="X",
-    help="The initial plan is in use: each byte that moves adds X to the time of a step.",
-)  # fmt: skip
 @force_option
 @json_option
 def solve(
@@ -79,7 +75,6 @@ def solve(
     seed: int,
     time_limit: float | None,
     initial_path: str | None,
-    migration_price: float | None,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -93,13 +88,6 @@ def solve(
     check_free(output, force)
     task = read_task(task_name)
     solver = open_solver(solver_name)
-    if migration_price is not None and not takes(solver.solve, "migration_ms_per_byte"):
-        raise InputError(
-            f"--migration-ms-per-byte: solver '{solver_name:.80}' moves from no plan: leave it out, or name a solver "
-            "whose solve takes migration_ms_per_byte, such as neuroshard_plus"
-        )
-    if migration_price is not None and initial_path is None:
-        raise click.UsageError("--migration-ms-per-byte needs --initial-plan, the plan that is in use")
     initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
     code = 0
     with open_cost(oracle_name) as oracle:
@@ -108,10 +96,7 @@ def solve(
             warm_up(solver, task, oracle)
             start = time.perf_counter()
             best = BestPlan()
-            options = {
-                "time_limit_s": time_limit, "initial_plan": initial_plan, "observer": best.observe,
-                "migration_ms_per_byte": migration_price,
-            }  # fmt: skip
+            options = {"time_limit_s": time_limit, "initial_plan": initial_plan, "observer": best.observe}
             try:
                 plan = call_solver(solver, task, oracle, seed, **options)
             except KeyboardInterrupt:
@@ -128,7 +113,7 @@ def solve(
     # Of a solver that proves one, see `shardgym.evaluation.solver.Solver`.
     bound_ms = getattr(solver, "lower_bound_ms", None)
     moved = None
-    if migration_price is not None and initial_plan is not None:
+    if initial_plan is not None:
         moved = migration(task, initial_plan, plan)
     if as_json:
         shards = len(plan.shards)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.ties import quantized
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.evaluation.solver import Observer
-from shardgym.plans.migration import migration
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 
@@ -54,22 +52,6 @@ class Budget:
             raise OutOfTime
 
 
-class InUse(NamedTuple):
-    """The plan that is in use, and what it costs to leave it.
-
-    Attributes:
-        plan: for the tables and devices of the task.
-        ms_per_byte: that a byte which moves adds to the cost of a step, at least 0.
-    """
-
-    plan: ShardingPlan
-    ms_per_byte: float
-
-    def moving_ms(self, task: ShardingTask, plan: ShardingPlan) -> float:
-        """Return what moving to another plan adds to the cost of a step; see `shardgym.plans.migration`."""
-        return self.ms_per_byte * migration(task, self.plan, plan).bytes
-
-
 class Incumbent:
     """The best plan so far; of equally good ones, see `shardgym.costs.ties`, the first.
 
@@ -77,21 +59,15 @@ class Incumbent:
         task: the task.
         cost: evaluates offered plans.
         observer: called with every improvement.
-        in_use: the plan that tables are to be moved from, which then counts as a part of the cost; None where nothing
-            is moved.
 
     Attributes:
-        cost_ms: of the plan, quantized, with what moving takes; infinite as long as there is none.
-        in_use: as given.
+        cost_ms: of the plan, quantized; infinite as long as there is none.
     """
 
-    def __init__(
-        self, task: ShardingTask, cost: CostModel, observer: Observer | None, in_use: InUse | None = None
-    ) -> None:
+    def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:
         self._task = task
         self._cost = cost
         self._observer = observer
-        self.in_use = in_use
         self._make: Callable[[], ShardingPlan] | None = None
         self.cost_ms = float("inf")
 
@@ -104,8 +80,6 @@ class Incumbent:
 
     def update(self, make: Callable[[], ShardingPlan], cost_ms: float) -> None:
         """Keep a plan of known cost if it is better; `make` returns it, and may be called more than once."""
-        if self.in_use is not None and quantized(cost_ms) < self.cost_ms:  # before it is known what moves
-            cost_ms += self.in_use.moving_ms(self._task, make())
         compared_ms = float(quantized(cost_ms))
         if compared_ms < self.cost_ms:
             self._make = make

@@ -50,7 +50,6 @@ class Solver(Protocol):
         time_limit_s: float | None = None,
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
-        migration_ms_per_byte: float | None = None,
     ) -> ShardingPlan:
         """Return a feasible plan.
 
@@ -61,8 +60,6 @@ class Solver(Protocol):
             time_limit_s: seconds after which the best plan so far is to be returned.
             initial_plan: a feasible plan to start from.
             observer: called with every improvement.
-            migration_ms_per_byte: says that the initial plan is in use, and what every byte that moves adds to the cost
-                of a plan (`shardgym.plans.migration`).
 
         Raises:
             NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means

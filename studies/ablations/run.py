@@ -142,7 +142,7 @@ def rows_of(suite: shardgym.Suite, index: int, parts: list[str]) -> list[dict[st
 
 def moved(task: shardgym.ShardingTask, cost: shardgym.CostModel) -> list[dict[str, object]]:
     """Return what a step and moves cost together, with moves searched for, and with devices that change places."""
-    from neuroshard.plus.staying import plan_like
+    from neuroshard.staying import plan_like
 
     factors = np.random.default_rng(0).lognormal(0.0, 0.5, task.num_tables).tolist()
     tables = (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus.kinds import shared_on_average
+from neuroshard.plus.choices import shared_on_average
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.searches import ExactSearch

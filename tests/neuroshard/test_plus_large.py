@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus import averages, kinds, linear_model, local_search, standins
+from neuroshard.plus import kinds, local_search, moves
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.nodes import node_prices
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of
 from neuroshard.plus.solver import NeuroShardPlus
-from neuroshard.plus.standins import Standins
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 
@@ -92,51 +91,13 @@ def test_the_size_of_groups_is_chosen_by_what_exchanging_weights_costs():
     assert found[10_000][1] < 0.5 * found[1][1]
 
 
-def make_large(monkeypatch):
-    """Make every task count as large."""
-    for module in (averages, kinds, local_search, standins):
-        monkeypatch.setattr(module, "LARGE", 0)
-    assert linear_model.LARGE > 0  # the compiled part keeps it
-
-
-def test_two_devices_of_each_node_stand_for_the_others(monkeypatch):
-    """What is shared by them is shared by all, at the place of their node; uneven last blocks are not looked at."""
-    task = task_in_nodes(32, interval=None)
-    costs = COSTS["gpu"].additive()
-    forms = forms_of(task, costs, SHARED_TYPES)
-    length = forms[0][0].vectors.shape[1]
-    assert len(Standins(task, forms, length).memory) == 32
-    make_large(monkeypatch)
-    few = Standins(task, forms, length)
-    assert len(few.memory) == 8
-    of_node = next(form for of_table in few.forms for form in of_table if form.kind == "table_row_wise")
-    everywhere = next(form for form in few.forms[of_node.table - 1] if form.kind == "data_parallel")
-    found = few.nothing.changed([], [Place(of_node, 4), Place(everywhere, 0)])
-    full = few.full(found)
-    place = full.places[of_node.table]
-    assert (place.first, len(place.form.bytes)) == (16, 8)
-    last = 23  # of the node, it has the smaller last block of rows
-    np.testing.assert_array_equal(np.delete(few.for_all(found.sums), last, 0), np.delete(full.sums, last, 0))
-    assert few.total(found.bytes) - full.bytes.sum() == full.bytes[last - 1] - full.bytes[last] > 0
-    mixed = dataclasses.replace(task.topology, memory_bytes=(*task.topology.memory_bytes[:-1], 2**34))
-    assert len(Standins(dataclasses.replace(task, topology=mixed), forms, length).memory) == 32
-
-
-def test_devices_stand_for_others_with_the_same_kernels(monkeypatch):
-    task = task_in_nodes(16, interval=None)
-    forms = forms_of(task, COSTS["roofline"].additive(), ["row_wise"], in_host=True)
-    make_large(monkeypatch)
-    few = Standins(task, forms, forms[0][0].vectors.shape[1])
-    for form, of_all in zip(few.forms[0], forms[0], strict=True):
-        assert few.full(few.nothing.changed([], [Place(form, 0)])).places == {0: Place(of_all, 0)}
-
-
 @pytest.mark.parametrize("name", COSTS)
 def test_plans_of_large_tasks_are_nearly_as_good(name, monkeypatch):
     task, cost = task_in_nodes(32, interval=None, tables=24), COSTS[name]
     solver = NeuroShardPlus(kicks=4)
     ms = cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms
-    make_large(monkeypatch)
+    for module in (kinds, local_search, moves):
+        monkeypatch.setattr(module, "LARGE", 0)
     plan = solver.solve(task, cost)
     plan.validate(task)
     assert cost.evaluate(task, [plan])[0].total_ms <= 1.05 * ms

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing.util
 import os
+import socket
 import sys
 import uuid
 from collections import Counter, deque
@@ -105,8 +106,12 @@ class RayEngine(Engine):
     def __init__(self, workers: int | None, address: str | None) -> None:
         self._ray = import_extra("ray", "engine 'ray'", extra="cluster")
         self._workers = workers
+        self._joined = not self._ray.is_initialized()
         head = address or os.environ.get("RAY_ADDRESS", "auto")
+        host, _, port = head.rpartition(":")
         try:
+            if port.isdecimal():  # Ray itself tries for minutes
+                socket.create_connection((host, int(port)), timeout=5.0).close()
             self._ray.init(address=head, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
@@ -124,7 +129,8 @@ class RayEngine(Engine):
         try:
             while todo or pending:
                 while todo and len(pending) < (self._workers or len(jobs)):
-                    pending[answer.remote(run, opened, todo[0])] = todo.popleft()
+                    job = todo.popleft()
+                    pending[answer.remote(run, opened, job)] = job
                 for ref in self._ray.wait(list(pending))[0]:
                     job = pending.pop(ref)
                     try:
@@ -135,6 +141,8 @@ class RayEngine(Engine):
         finally:
             for ref in pending:
                 self._ray.cancel(ref, force=True)
+            if self._joined:
+                self._ray.shutdown()
 
 
 def make_engine(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:

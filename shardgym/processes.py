@@ -5,8 +5,7 @@ interpreter, where variables of the environment must be in place before librarie
 main script imported again. A child leads a process group of its own, and ends with its parent, however that ends.
 
 A child answers every message with a pair: "ok" and a value, "refused" and a reason (it can go on), or "failed" and a
-reason (it should be replaced). Its first answer comes without a message and reports the start. What it logs is logged
-by its parent. What it prints goes to standard error, or to a file of which the parent tells the last line.
+reason (it should be replaced). Its first answer reports the start. What it logs is logged by its parent.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ _starting = threading.Lock()
 
 
 class ChildError(ShardGymError):
-    """A child ended, said what is no message, or gave no answer in time; it is gone."""
+    """A child ended, or gave no answer in time; it is gone."""
 
 
 def preload(*modules: str) -> None:
@@ -66,17 +66,11 @@ class Child:
     Args:
         module: has a function `start`, which takes the settings and returns the function that answers messages, and
             facts about the child, its first answer.
-        settings: passed to `start`; pickled, what this session alone has by its value.
+        settings: passed to `start`; pickled, what this session alone has by its value. Raises `InputError` where they
+            cannot be.
         environment: variables of the child in addition to those of this process.
         new_interpreter: whether the variables must be in place before anything is loaded.
-        quiet: whether what it prints goes to a file.
-
-    Attributes:
-        pid: of the process, and of its group.
-        connection: this side's end.
-
-    Raises:
-        InputError: the settings cannot be pickled.
+        quiet: whether what it prints goes to a file, whose last line tells why it ended, and not to standard error.
     """
 
     #: What is raised, and what messages call the process.
@@ -136,12 +130,8 @@ class Child:
     def receive(self, timeout_s: float, deadline: float | None = None) -> tuple[str, Any]:
         """Return the child's answer, a pair, and log what it logs until then.
 
-        Args:
-            timeout_s: how long an answer may take.
-            deadline: when that time is over, on the monotonic clock; `timeout_s` from now if not given.
-
-        Raises:
-            error: the child died, said what is no message, or did not answer in time (it is killed then).
+        Raises `error` when the child died, or did not answer in `timeout_s` from now, or until
+        a deadline on the monotonic clock; it is killed then.
         """
         end = time.monotonic() + timeout_s if deadline is None else deadline
         try:
@@ -158,11 +148,8 @@ class Child:
         except TimeoutError:
             self.kill()
             raise self.error(f"{self.noun} took longer than {timeout_s:g} s and was stopped") from None
-        except (EOFError, OSError):
+        except (EOFError, OSError, UnpicklingError):
             raise self.error(self.cause_of_death()) from None
-        except Exception:
-            self.kill()
-            raise self.error(f"{self.noun} sent what is no message and was stopped") from None
 
     def cause_of_death(self) -> str:
         """Wait for the end of a child that closed its connection; return its signal, or exit code and last line."""
@@ -178,8 +165,8 @@ class Child:
         if self._printed is None or self._printed.closed:
             return cause
         self._printed.seek(0)
-        lines = self._printed.read().decode(errors="replace").strip().splitlines()
-        return f"{cause}: {lines[-1].strip()[:300] if lines else 'it printed nothing'}"
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        return f"{cause}: {next((text[:300] for text in reversed(lines) if text), 'it printed nothing')}"
 
     def kill(self) -> None:
         """End the process and its group at once; it has no state to save. May be called again."""
@@ -227,33 +214,24 @@ def _end(process: BaseProcess) -> None:
 
 
 class _Parent(logging.Handler):
-    """The parent as the child sees it: hears answers, and what any thread logs."""
+    """The parent as the child sees it: hears answers, and what any thread logs, one after the other."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Let the parent log."""
-        try:
-            self._connection.send((_LOG, (record.name, record.levelno, record.getMessage())))
-        except Exception:
-            self.handleError(record)
+        self.hear(_LOG, (record.name, record.levelno, record.getMessage()))
 
     def hear(self, kind: str, value: Any) -> None:
-        """Send an answer, and nothing else meanwhile."""
         with self.lock or contextlib.nullcontext():
             self._connection.send((kind, value))
 
 
 def _serve(
-    module: str,
-    settings: bytes,
-    variables: Mapping[str, str],
-    levels: Mapping[str, int],
-    connection: Connection,
+    module: str, settings: bytes, variables: dict[str, str], levels: dict[str, int], connection: Connection,
     errors: Connection,
-) -> None:
+) -> None:  # fmt: skip
     """Answer messages until the parent closes the connection."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process

@@ -132,13 +132,6 @@ class Tuned:
         return Halves().solve(task, cost)
 
 
-class CrashesInSurrogates:
-    """Raises what UTF-8 cannot write."""
-
-    def solve(self, task, cost, seed=0):
-        raise ValueError("half a pair: \ud800")
-
-
 class CrashesUnprintably:
     """Raises an error whose message raises."""
 

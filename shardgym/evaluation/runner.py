@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
@@ -101,14 +101,14 @@ def evaluate(
         if judge is not None or oracle is not None:
             raise InputError("track: a track is judge and oracle: leave those out")
         chosen = track if isinstance(track, Track) else _track_of(suite, track)
-        given_judge, given_oracle = chosen.judge, chosen.oracle
+        costs: list[CostChoice | CostModel] = [chosen.judge, chosen.oracle]
     else:
-        given_judge, given_oracle = _choice("judge", judge), _choice("oracle", oracle)
+        costs = [_choice("judge", judge), _choice("oracle", oracle)]
     if doing.name != "here":
-        _check_by_name(doing, specs, given_judge, given_oracle)
+        _check_by_name(doing, specs, costs)
     with ExitStack() as stack:
-        oracle_name, oracle_cost = _open_cost(given_oracle, stack)
-        judge_name, judge_cost = _open_cost(given_judge, stack)
+        oracle_name, oracle_cost = _open_cost(costs[1], stack)
+        judge_name, judge_cost = _open_cost(costs[0], stack)
         _check_apart(judge_cost, oracle_cost)
         running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         run = RunInfo(
@@ -185,7 +185,7 @@ def _track_of(suite: TaskSequence, judge: str | None) -> Track:
     return suite.track(judge)
 
 
-def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: CostChoice | CostModel) -> None:
+def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], costs: Sequence[object]) -> None:
     """Refuse objects, which other processes cannot make again."""
     given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
     given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
@@ -239,16 +239,12 @@ def _check_seconds(name: str, seconds: float | None) -> None:
 
 
 class TaskJob(NamedTuple):
-    """What a run lacks of one task.
-
-    Attributes:
-        task_index: of the task in the suite.
-        todo: titles of solvers, and seeds, that have no record.
-        old: records of the task that are there.
-    """
+    """What a run lacks of one task."""
 
     task_index: int
+    #: Titles of solvers, and seeds, that have no record.
     todo: tuple[tuple[str, int], ...]
+    #: Records of the task that are there.
     old: tuple[Result, ...]
 
     def __str__(self) -> str:
@@ -256,16 +252,12 @@ class TaskJob(NamedTuple):
 
 
 class TaskAnswer(NamedTuple):
-    """What came of a job.
-
-    Attributes:
-        new: results of what was to do.
-        renewed: old results with new costs, see `TaskWorker`.
-        errors: headings and tracebacks.
-    """
+    """What came of a job."""
 
     new: list[Result]
+    #: Old results with new costs.
     renewed: list[Result]
+    #: Headings and tracebacks.
     errors: list[tuple[str, str]]
 
 
@@ -274,24 +266,13 @@ class TaskWorker:
 
     All plans of a task are scored in one call, so that a measured judge interleaves them. A judge that is not
     deterministic measures the plans of old results again in the same call: what is compared must not have drifted
-    apart.
-
-    Args:
-        run: what the results are part of.
-        suite: the tasks.
-        solvers: are at work.
-        judge: scores.
-        tell: hears what is being done.
+    apart. `tell` hears what is being done.
     """
 
     def __init__(
-        self,
-        run: RunInfo,
-        suite: TaskSequence,
-        solvers: Sequence[RunningSolver],
-        judge: CostModel,
+        self, run: RunInfo, suite: TaskSequence, solvers: Sequence[RunningSolver], judge: CostModel,
         tell: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._run = run
         self._suite = suite
         self._solvers = {solver.spec.title: solver for solver in solvers}
@@ -320,7 +301,7 @@ class TaskWorker:
         spec, run = solver.spec, self._run
         told = found._asdict()
         del told["trace"]
-        fields = {
+        fields: dict[str, Any] = {
             "suite": run.suite, "task_index": index, "task_hash": task.digest, "solver": spec.title,
             "made_from": spec.made_from, "solver_settings": dict(spec.settings), "seed": seed, "judge": run.judge,
             "judge_settings": run.judge_settings, "oracle": run.oracle, "hardware": run.hardware,
@@ -369,21 +350,15 @@ class TaskWorker:
 def open_task_worker(
     run: RunInfo, suite: TaskSequence, specs: Sequence[SolverSpec], timeout_s: float, isolate: bool | None
 ) -> Iterator[TaskWorker]:
-    """Make judge, oracle and solvers of a run in another process than the one that records it.
-
-    Raises:
-        InputError: the judge here is another one than that of the run, e.g. of other hardware.
-    """
+    """Make judge, oracle and solvers of a run in a process of an engine; raises `InputError` for another judge."""
     with ExitStack() as stack:
         oracle = stack.enter_context(make_cost(run.oracle, **run.oracle_settings))
         solvers = stack.enter_context(running_solvers(specs, oracle, timeout_s, isolate))
         judge = stack.enter_context(make_cost(run.judge, **run.judge_settings))
-        for what, here, there in (
-            ("hardware", judge.hardware, run.hardware), ("version", judge.version, run.judge_version),
-        ):  # fmt: skip
-            if here != there:
-                raise InputError(
-                    f"judge '{run.judge}' on {socket.gethostname()} has {what} {here}, the run has {there}: leave this "
-                    "machine out, or start the run on it with a folder of its own"
-                )
+        here, there = (judge.hardware, judge.version), (run.hardware, run.judge_version)
+        if here != there:
+            raise InputError(
+                f"judge '{run.judge}' on {socket.gethostname()} is {here}, that of the run {there}: leave this machine "
+                "out, or start the run on it with a folder of its own"
+            )
         yield TaskWorker(run, suite, solvers, judge)

@@ -10,16 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from evaluation_toys import CountCost, Halves, ToySuite, toy_tasks
+from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 
 from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, read_records
-from shardgym.evaluation.result import Result
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 
@@ -56,11 +56,6 @@ class PressesKeys(OnTheSecondTask):
         raise KeyboardInterrupt("no user did that")
 
 
-class EndsGenerators(OnTheSecondTask):
-    def odd(self):
-        raise GeneratorExit
-
-
 class LeavesACopy(OnTheSecondTask):
     """The copy goes on and holds what the process held."""
 
@@ -68,11 +63,6 @@ class LeavesACopy(OnTheSecondTask):
         if os.fork():
             os._exit(3)
         time.sleep(60)
-
-
-class ClosesEverything(OnTheSecondTask):
-    def odd(self):
-        os.closerange(3, 100)
 
 
 class NeverEnds(OnTheSecondTask):
@@ -122,6 +112,13 @@ class RefusesToBeMade(Halves):
         raise KeyboardInterrupt("not me")
 
 
+class Asks(Halves):
+    def solve(self, task, cost, seed=0):
+        plan = super().solve(task, cost)
+        cost.evaluate(task, [plan])
+        return plan
+
+
 class Talks(Halves):
     def solve(self, task, cost, seed=0):
         logging.getLogger("shardgym.solvers.talks").info("seed %d", seed)
@@ -134,41 +131,25 @@ def run(out, *names, limit=3, **options):
     return evaluate(ToySuite(toy_tasks()), [THIS + name for name in names], out=out, limit=limit, **options)
 
 
-def solve(solver):
-    """Let a running solver solve the first toy task."""
-    task = toy_tasks()[0]
-    asked = Result(
-        suite="toys", task_index=0, task_hash=task.digest, solver=solver.spec.title, seed=0, judge="none", oracle="toy",
-        hardware="toy", status="unmeasured", reason="not solved yet", solve_time_s=0.0, started="now",
-    )  # fmt: skip
-    return solver.solve(task, asked)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("Leaves", "its process ended with exit code 0"),
         ("Segfaults", "its process was killed by signal 11 (SIGSEGV)"),
         ("PressesKeys", "KeyboardInterrupt: no user did that"),
-        ("EndsGenerators", "GeneratorExit"),
         ("LeavesACopy", "its process ended with exit code 3"),
-        ("ClosesEverything", "its process"),
         ("NeverEnds", "its process took longer than 1.5 s and was stopped"),
         ("HoldsTheInterpreter", "its process took longer than 1.5 s and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),
     ],
 )
-def test_a_solver_takes_only_its_own_plan_with_it(tmp_path, name, reason):
+def test_a_solver_takes_only_its_own_plan_with_it(tmp_path, caplog, name, reason):
     results = run(tmp_path, name, "Halves")
     assert [r.status for r in results] == ["ok", "ok", "error", "ok", "ok", "ok"]
     assert results[2].reason.startswith(reason)
     assert len(read_records(tmp_path / "records.jsonl")) == 6
-
-
-def test_the_end_of_a_solver_is_told_at_once(tmp_path, caplog):
-    run(tmp_path, "Leaves")
-    text = "test_solver_process:Leaves on toys/1, seed 0: its process ended with exit code 0; the run goes on"
-    assert text in caplog.text
+    if reason.startswith("its process"):  # is told at once
+        assert f"test_solver_process:{name} on toys/1, seed 0: {reason}" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "why"), [
@@ -196,12 +177,12 @@ def test_a_process_that_died_between_tasks_costs_nothing():
         solver.start()
         pids = []
         for _ in range(2):
-            assert solve(solver).plan is not None
+            assert solver.solve(toy_tasks()[0], 0).plan is not None
             pids.append(solver._child.pid)
         os.kill(pids[0], signal.SIGKILL)
         while not solver._child.dead:
             time.sleep(0.01)
-        assert solve(solver).plan is not None
+        assert solver.solve(toy_tasks()[0], 0).plan is not None
         assert pids[0] == pids[1] != solver._child.pid
     finally:
         solver.close()
@@ -217,6 +198,28 @@ def test_what_solvers_log_is_logged_here_and_their_temporary_files_are_gone(tmp_
         run(tmp_path / "out", "Talks", seeds=[7], limit=1)
     assert ("shardgym.solvers.talks", logging.INFO, "seed 7") in caplog.record_tuples
     assert not list(scratch.iterdir())
+
+
+def test_classes_and_objects_of_this_session_work_in_processes_too(tmp_path):
+    class Local(Halves):
+        """Nothing can import it."""
+
+        def __init__(self, why="", lock=None):
+            self.why, self.lock = why, lock
+
+    options = {"out": tmp_path, "judge": CountCost(), "oracle": "roofline", "limit": 1}
+    (made,) = evaluate(ToySuite(toy_tasks()), [Local(why="not")], **options)
+    assert (made.status, made.resolved_settings) == ("ok", {"why": "not", "lock": None})
+    with pytest.raises(InputError, match=r"cannot pickle.*: give a name or module:Class, or .*isolate=False"):
+        evaluate(ToySuite(toy_tasks()), [Local(lock=threading.Lock())], **options)
+
+
+def test_an_oracle_that_measures_is_asked_in_this_process(tmp_path):
+    oracle = DriftingCost("lab")
+    (record,) = run(tmp_path, "Asks", oracle=oracle, limit=1)
+    assert (record.status, oracle.calls) == ("ok", [("toys/0", 1)])
+    with pytest.raises(InputError, match=r"isolate: oracle .* measures, so solvers work in this process: leave it out"):
+        run(tmp_path, "Asks", oracle=oracle, limit=1, isolate=True)
 
 
 def test_time_is_taken_by_the_run_whatever_a_solver_makes_of_its_clocks(tmp_path):
@@ -246,17 +249,7 @@ def test_sigterm_leaves_no_temporary_folders(tmp_path):
     told = tmp_path / "told.txt"
     folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
     environment = os.environ | {"SHARDGYM_TEST_CALLS": str(told), "PYTHONPATH": os.pathsep.join(folders)}
-    command = [
-        "run",
-        "--suite",
-        "tiny-v1",
-        "--cost",
-        "roofline",
-        "--solver",
-        "test_solver_process:Sleeps",
-        "--limit",
-        "1",
-    ]
+    command = ["run", "--suite", "tiny-v1", "--cost", "roofline", "--solver", THIS + "Sleeps", "--limit", "1"]
     with subprocess.Popen(
         [sys.executable, "-m", "shardgym", *command, "--out", str(tmp_path / "out")],
         env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,

@@ -71,7 +71,7 @@ def test_judge_and_oracle_come_from_a_track(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"track": "simulator"}, "track: a track is judge and oracle with their settings: leave those out"),
+        ({"track": "simulator"}, "track: a track is judge and oracle: leave those out"),
         ({"judge": None, "oracle": None}, "suite 'toys' has no tracks: give judge and oracle"),
         ({"oracle": None}, "oracle: expected the name of a cost or a cost model, got None"),
     ],

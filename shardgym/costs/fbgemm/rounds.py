@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,21 +29,14 @@ def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Cont
                 yield key
 
 
-class ShardSetTimes(NamedTuple):
-    """Measured times; each shard set is either in `samples` or in `failed`."""
-
-    #: Forward and backward times in ms, shape (rounds, iterations, 2).
-    samples: dict[ShardSet, Floats]
-    #: Why there are no times.
-    failed: dict[ShardSet, str]
-    #: Caveats for a reader of the times, for shard sets that have any.
-    notes: dict[ShardSet, tuple[str, ...]]
-
-
 def time_shard_sets(
     timer: Workers, shard_sets: Iterable[ShardSet], *, rounds: int, warmups: int, iterations: int, rng: random.Random
-) -> ShardSetTimes:
-    """Time every distinct shard set once per round."""
+) -> tuple[dict[ShardSet, Floats], dict[ShardSet, str], dict[ShardSet, tuple[str, ...]]]:
+    """Time every distinct shard set once per round.
+
+    Returns:
+        Forward and backward times in ms, shape (rounds, iterations, 2); why there are none; and caveats.
+    """
     samples: dict[ShardSet, list[Floats]] = {}
     failed: dict[ShardSet, str] = {}
     notes: dict[ShardSet, dict[str, None]] = {}
@@ -57,7 +50,7 @@ def time_shard_sets(
             samples.setdefault(shard_set, []).append(answer.times)
             notes.setdefault(shard_set, {}).update(dict.fromkeys(answer.notes))
     times = {s: np.stack(rows) for s, rows in samples.items() if s not in failed}
-    return ShardSetTimes(times, failed, {s: tuple(noted) for s, noted in notes.items()})
+    return times, failed, {s: tuple(noted) for s, noted in notes.items()}
 
 
 def mean_of_medians(samples: Floats) -> Floats:

@@ -45,7 +45,7 @@ _LOG = "log"
 _END_S = 5.0
 #: Of Linux: the kind of clock that tells a process's processor time.
 _CPUCLOCK_SCHED = 2
-
+#: Whose modules the fork server imports if this process has, and what it imports besides.
 _PACKAGES = ("shardgym", "baselines", "neuroshard")
 _asked_for: list[str] = []
 _starting = threading.Lock()
@@ -184,7 +184,8 @@ def _start(process: BaseProcess, context: ForkServerContext | SpawnContext, vari
     ours = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     context.set_forkserver_preload([*ours, *_asked_for])
     try:
-        os.environ.update(variables)
+        if context.get_start_method() == "spawn":  # the server's children may differ: they get theirs when they start
+            os.environ.update(variables)
         end = None
         while process.pid is None:
             try:
@@ -221,7 +222,10 @@ class _Parent(logging.Handler):
         self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.hear(_LOG, (record.name, record.levelno, record.getMessage()))
+        try:
+            self.hear(_LOG, (record.name, record.levelno, record.getMessage()))
+        except Exception:
+            self.handleError(record)
 
     def hear(self, kind: str, value: Any) -> None:
         with self.lock or contextlib.nullcontext():

@@ -145,22 +145,23 @@ if len(sys.argv) > 2:
     processes.preload(sys.argv[2])
 class Here:
     value = 7
-child = processes.Child("processes_toys", lambda: Here().value)
+new = sys.argv[1] == "new interpreter killed"
+child = processes.Child("processes_toys", lambda: Here().value, new_interpreter=new)
 kind, found = child.receive(60.0)
 print(kind, found["settings"] if kind == "ok" else found, child.pid, flush=True)
 child.send("hold")
-if sys.argv[1] == "killed":
+if sys.argv[1] != "left":
     os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "left"])
+@pytest.mark.parametrize("end", ["killed", "new interpreter killed", "left"])
 def test_a_script_is_not_run_again_and_its_children_end_with_it(tmp_path, end):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, script, end], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == (-signal.SIGKILL if end == "killed" else 0), done.stderr
+    assert done.returncode == (0 if end == "left" else -signal.SIGKILL), done.stderr
     first, kind, value, pid = done.stdout.split()
     assert (first, kind, value) == ("main", "ok", "7")
     assert ended_in_time(int(pid))

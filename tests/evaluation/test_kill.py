@@ -16,7 +16,7 @@ from evaluation_toys import toy_tasks
 from shardgym.evaluation import read_records
 from shardgym.leaderboard import BASE
 
-TASKS, SOLVERS = 25, ("evaluation_toys:Logged", "evaluation_toys:LoggedToo")
+TASKS, SOLVERS = 15, ("evaluation_toys:Logged", "evaluation_toys:LoggedToo")
 
 
 def keys(out):
@@ -26,18 +26,18 @@ def keys(out):
 
 
 def test_a_run_that_is_killed_again_and_again_solves_everything_once(tmp_path):
-    """Three kills at random moments after the first records appear, then to the end."""
+    """Two kills at random moments after the first records appear, then to the end."""
     suite, out, calls = tmp_path / "toys.json", tmp_path / "out", tmp_path / "calls.txt"
     suite.write_text(json.dumps([task.to_dict() for task in toy_tasks(TASKS)]))
     command = [sys.executable, "-m", "shardgym", "run", "--suite", str(suite), "--cost", "roofline", "--oracle",
                "roofline", "--out", str(out), *(part for name in SOLVERS for part in ("--solver", name))]  # fmt: skip
     environment = os.environ | {"SHARDGYM_TEST_CALLS": str(calls), "PYTHONPATH": str(Path(__file__).parents[1])}
     rng, kills = random.Random(2), 0
-    for attempt in range(4):
+    for attempt in range(3):
         there = set(keys(out))
         calls.write_text("")
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        if attempt < 3:
+        if attempt < 2:
             while process.poll() is None and not calls.read_text():
                 time.sleep(0.002)
             try:
@@ -49,7 +49,7 @@ def test_a_run_that_is_killed_again_and_again_solves_everything_once(tmp_path):
         solved = [tuple(line.split()[:2]) for line in calls.read_text().splitlines()]
         assert not there & set(solved), "solved something that had a record"
         assert len(keys(out)) == len(set(keys(out)))
-    assert kills >= 2
+    assert kills >= 1
     assert process.returncode == 0, errors.decode()
     solvers = [name.rpartition(":")[2] for name in (*SOLVERS, BASE)]
     assert sorted(keys(out)) == sorted((name, f"toys/{i}") for name in solvers for i in range(TASKS))

@@ -6,13 +6,11 @@ the widest one. Devices of a node here are those of a domain of fast links.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.jit import jit
 from neuroshard.plus.linear_model import LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.sharing import Place, Shared, has_domains
@@ -132,23 +130,13 @@ def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
     return found
 
 
-@jit
 def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, found: Ints) -> None:
     """Place tables one after another; changes `sums` and `left`, those of nodes, and `found`."""
-    for table in order:
-        powers = _added_powers(sums, _FIRST)
-        best = -1
-        least = np.inf
-        for node in range(len(sums)):
-            if sizes[table] > left[node]:
-                continue
-            value = 0.0
-            for kind in range(3):
-                before = _power(sums[node, kind], _FIRST)
-                value += _root(powers[kind] - before + _power(sums[node, kind] + loads[table, kind], _FIRST), _FIRST)
-            if value < least * (1 - _SAME):
-                best = node
-                least = value
+    for table in order.tolist():
+        before = _powers(sums, _FIRST)
+        others = _added(before) - before
+        values = _roots(others + _powers(sums + loads[table], _FIRST), _FIRST)
+        best = _first_least(np.where(sizes[table] <= left, values, np.inf), np.inf)
         if best < 0:
             best = int(left.argmax())
         found[table] = best
@@ -156,77 +144,71 @@ def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, fo
         left[best] -= sizes[table]
 
 
-@jit
 def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, squarings: int) -> None:
     """Move and swap tables as long as that helps; changes `sums` and `left`, those of nodes, and `found`."""
     tables, nodes = len(loads), len(sums)
+    # What comes back for a table: nothing, from each node, or one of the tables.
+    backs = np.concatenate([np.zeros((nodes, 3)), loads])
+    back_sizes = np.concatenate([np.zeros(nodes, dtype=np.int64), sizes])
     for _ in range(_CHANGES_PER_TABLE * tables):
-        powers = _added_powers(sums, squarings)
-        now = 0.0
-        for kind in range(3):
-            now += _root(powers[kind], squarings)
-        least = now * (1 - _LEAST_CHANGE)
-        best, best_node, best_back = -1, -1, -1
-        for one in range(tables):
+        powers = _powers(sums, squarings)
+        added = _added(powers)
+        least = float(_roots(added, squarings)) * (1 - _LEAST_CHANGE)
+        takers = np.concatenate([np.arange(nodes), found])
+        giving = (sums >= sums.max(axis=0) * (1 - _SAME)).any(axis=1)
+        best = None
+        for one in np.flatnonzero(giving[found]).tolist():
             node = found[one]
-            gives = False
-            for kind in range(3):
-                gives = gives or sums[node, kind] >= sums[:, kind].max() * (1 - _SAME)
-            if not gives:
-                continue
-            for other in range(nodes + tables):
-                back = other - nodes
-                taker = other if back < 0 else found[back]
-                more = sizes[one] - (0 if back < 0 else sizes[back])
-                if taker == node or more > left[taker] or -more > left[node]:
-                    continue
-                value = 0.0
-                for kind in range(3):
-                    load = loads[one, kind] - (0.0 if back < 0 else loads[back, kind])
-                    given, taken = sums[node, kind], sums[taker, kind]
-                    power = powers[kind] - _power(given, squarings) - _power(taken, squarings)
-                    power += _power(given - load, squarings) + _power(taken + load, squarings)
-                    value += _root(power, squarings)
-                if value < least * (1 - _SAME):
-                    best, best_node, best_back, least = one, taker, back, value
-        if best < 0:
+            more = sizes[one] - back_sizes
+            load = loads[one] - backs
+            after = added - powers[node] - powers[takers]
+            after += _powers(sums[node] - load, squarings) + _powers(sums[takers] + load, squarings)
+            possible = (takers != node) & (more <= left[takers]) & (-more <= left[node])
+            values = np.where(possible, _roots(after, squarings), np.inf)
+            other = _first_least(values, least)
+            if other >= 0:
+                best, least = (one, other), float(values[other])
+        if best is None:
             return
-        node = found[best]
-        for table, giver, taker in ((best, node, best_node), (best_back, best_node, node)):
+        one, other = best
+        node, taker = int(found[one]), int(takers[other])
+        for table, giver, to in ((one, node, taker), (other - nodes, taker, node)):
             if table >= 0:
                 sums[giver] -= loads[table]
-                sums[taker] += loads[table]
+                sums[to] += loads[table]
                 left[giver] += sizes[table]
-                left[taker] -= sizes[table]
-                found[table] = taker
+                left[to] -= sizes[table]
+                found[table] = to
 
 
-@jit
-def _added_powers(sums: Floats, squarings: int) -> Floats:
-    """Return the added powers of the loads of all nodes, shape (3,)."""
-    powers = np.zeros(3)
-    for node in range(len(sums)):
-        for kind in range(3):
-            powers[kind] += _power(sums[node, kind], squarings)
+def _first_least(values: Floats, least: float) -> int:
+    """Return where the least value is of which each is less than the one before by more than a tie; -1 for nowhere."""
+    best = -1
+    for n in np.flatnonzero(values < least * (1 - _SAME)).tolist():
+        if values[n] < least * (1 - _SAME):
+            best, least = n, float(values[n])
+    return best
+
+
+def _powers(values: Floats, squarings: int) -> Floats:
+    """Return values squared so often; of what rounding has made negative, 0."""
+    powers = np.maximum(values, 0.0)
+    for _ in range(squarings):
+        powers = powers * powers
     return powers
 
 
-@jit
-def _power(value: float, squarings: int) -> float:
-    """Return a value squared so often; of what rounding has made negative, 0."""
-    power = max(value, 0.0)
-    for _ in range(squarings):
-        power *= power
-    return power
+def _added(powers: Floats) -> Floats:
+    """Return the sum over nodes, in their order on all processors, (N, 3) to (3,)."""
+    return np.cumsum(powers, axis=0)[-1]
 
 
-@jit
-def _root(power: float, squarings: int) -> float:
-    """Return the value whose power this is; by square roots, which all processors round alike."""
-    value = max(power, 0.0)
+def _roots(powers: Floats, squarings: int) -> Floats:
+    """Return the added values whose powers these are, (..., 3) to (...); all processors round square roots alike."""
+    values = np.maximum(powers, 0.0)
     for _ in range(squarings):
-        value = math.sqrt(value)
-    return value
+        values = np.sqrt(values)
+    return values[..., 0] + values[..., 1] + values[..., 2]
 
 
 class Nodes:
@@ -295,9 +277,3 @@ class Nodes:
         after = pricing.shared.changed([], moved)
         fits = (after.bytes + used <= np.array(pricing.shards.task.capacity_bytes)).all()
         return after if moved and fits else None
-
-
-def compile_packing() -> None:
-    """Call all compiled code once, with two tables and two nodes."""
-    one = np.ones(2, dtype=np.int64)
-    packed(np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.5]]), np.zeros((2, 3)), one, 2 * one)

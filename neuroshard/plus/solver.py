@@ -7,12 +7,9 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from neuroshard.packing import pack_units
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
-from neuroshard.plus.nodes import packed
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.searches import ExactSearch, InGroups
 from neuroshard.plus.sharing import SHARED_TYPES, forms_of
@@ -97,7 +94,6 @@ class NeuroShardPlus(ColumnSolver):
         del task, cost
         topology = Topology(num_devices=4, memory_bytes=2**20, fast_domain_size=2)
         NeuroShardPlus(kicks=1).solve(ShardingTask(_TWO_TABLES, topology, batch_size=8), make_cost("roofline"))
-        packed(np.ones((2, 3)), np.zeros((2, 3)), np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """See `ColumnSolver`."""

@@ -25,7 +25,6 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import DataType
 
-from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
@@ -60,26 +59,21 @@ class Wish(NamedTuple):
 
 
 class TableInput(NamedTuple):
-    """What constraints say of the input of one table.
+    """What constraints say of the input of one table."""
 
-    Attributes:
-        pooling_factor: ids per sample, of all features; None where the constraints do not say.
-        num_features: bags per sample.
-        weighted: whether ids have weights.
-        wishes: what a task cannot hold of it.
-    """
-
+    #: Ids per sample, of all features; None where the constraints do not say.
     pooling_factor: float | None
+    #: Bags per sample.
     num_features: int
+    #: Whether ids have weights.
     weighted: bool
+    #: What a task cannot hold of it.
     wishes: tuple[Wish, ...]
 
 
 def in_words(wishes: Iterable[Wish]) -> list[str]:
-    """Return a sentence for each reason; of many tables with one, the first is named and the others are counted.
-
-    Of several reasons for a field of a table the first one counts.
-    """
+    """Return a sentence for each reason; of many tables with one, the first is named and the others are counted."""
+    # Of several reasons for a field of a table the first one counts.
     first = {(wish.field, wish.table): wish for wish in reversed(list(wishes))}
     fields: dict[tuple[str, str], list[str]] = {}
     for wish in reversed(first.values()):
@@ -95,17 +89,8 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
     """Return what a table's constraints say of its input.
 
     A bag per sample and feature is one pooling. A feature with several poolings, or with a batch of its own, has so
-    many bags for each sample of the task, and its pooling factor is the mean bag.
-
-    Args:
-        constraint: TorchRec's.
-        table: of the model.
-        samples_of_rank: samples of a rank's batch.
-
-    Raises:
-        InputError: no constraints, or a list without one number for each feature of the table.
+    many bags for each sample of a rank's batch, and its pooling factor is the mean bag.
     """
-    check_instance(f"constraints of table '{table.name}'", constraint, ParameterConstraints)
     features = table.config.feature_names
     default = ParameterConstraints().pooling_factors
     lists = {
@@ -138,12 +123,7 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
 
 
 def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables: int) -> tuple[Precision, list[Wish]]:
-    """Return the precision of what is communicated, "fp16" where all tables ask for it, and what a task lacks.
-
-    Args:
-        constraints: by the names that a task gives to tables.
-        num_tables: of the model.
-    """
+    """Return the precision of what is communicated, "fp16" where all tables ask for it, and what a task lacks."""
     wanted = {name: constraint.output_dtype for name, constraint in constraints.items()}
     if len(wanted) == num_tables and all(dtype == DataType.FP16 for dtype in wanted.values()):
         return "fp16", [Wish("output_dtype", name, NEEDS_PLAN) for name in wanted]
@@ -153,14 +133,13 @@ def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables
 
 
 def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
-    """Return what is set besides input: what a task does not hold, and what nothing here can follow.
-
-    Args:
-        constraints: by the names that a task gives to tables.
-    """
+    """Return what is set besides input: what a task does not hold, and what nothing here can follow."""
+    default = ParameterConstraints()
     wishes = []
     for name, constraint in constraints.items():
-        for field in _set_fields(constraint):
+        for field in (of.name for of in dataclasses.fields(constraint)):
+            if getattr(constraint, field) == getattr(default, field, None):
+                continue
             if field in _PLACEMENT or (field in _PASSED_ON and field != "output_dtype"):
                 wishes.append(Wish(field, name, NEEDS_PLAN))
             elif field in _OUTSIDE:
@@ -170,13 +149,6 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
     return wishes
 
 
-def _set_fields(constraint: ParameterConstraints) -> list[str]:
-    """Return the fields that do not have their defaults."""
-    default = ParameterConstraints()
-    names = [field.name for field in dataclasses.fields(constraint)]
-    return [name for name in names if getattr(constraint, name) != getattr(default, name, None)]
-
-
 def rules_of(
     task: ShardingTask,
     constraints: Mapping[str, ParameterConstraints],
@@ -184,13 +156,7 @@ def rules_of(
     *,
     in_host: bool = False,
 ) -> tuple[dict[str, Rule], list[Wish]]:
-    """Return what a plan may do with tables, of those that it may not shard in any way, and what no plan can follow.
-
-    Args:
-        task: the task.
-        constraints: by table.
-        pins: rank or ranks that may hold a table, by table.
-        in_host: whether tables may be in the memory of hosts.
+    """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow.
 
     Raises:
         InputError: TorchRec has no such sharding type, or the task no such rank.
@@ -206,8 +172,7 @@ def rules_of(
                 raise UnknownNameError(f"sharding type of table '{table.name}'", unknown[0], sorted(RUN_BY_TORCHREC))
             kinds = kinds & frozenset(constraint.sharding_types)
             if not kinds:
-                why = "TorchRec has no such type of an EmbeddingCollection"
-                wishes.append(Wish("sharding_types", table.name, why))
+                wishes.append(Wish("sharding_types", table.name, "TorchRec has no such type of an EmbeddingCollection"))
                 kinds = can_be
         if table.pooling == "mean":
             if kinds <= ROW_KINDS:
@@ -234,7 +199,7 @@ def rules_of(
 
 
 def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
-    """Return kernels that keep rows in the memory of hosts, where constraints allow none that keeps them elsewhere."""
+    """Return kernels for tables that constraints allow in the memory of hosts alone."""
     kernels = constraint.compute_kernels or ["fused"]
     if "fused" in kernels or "dense" in kernels:
         return ()
@@ -245,7 +210,6 @@ def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKer
 
 
 def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
-    """Return the devices to which a table is pinned; raises `InputError`."""
     devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
     if not devices or not devices <= set(range(num_devices)):
         raise InputError(f"pins: table '{name}': expected ranks from 0 to {num_devices - 1}, got {short_repr(pin)}")
@@ -260,17 +224,10 @@ def apply_constraints(
     device_type: str,
     output_fp16: bool,
 ) -> list[Wish]:
-    """Set in a plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
+    """Set in TorchRec's plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
 
-    Whether a sharding type is followed is a question of where the shards are. TorchRec's plan may call it by the name
-    that other tables of the collection have, as it runs these alike.
-
-    Args:
-        constraints: by the names that a task gives to tables.
-        plan: for the model; it is changed.
-        kinds: how tables are sharded, see `ShardingPlan.kind_of`.
-        device_type: "cuda" or "cpu", that of the job.
-        output_fp16: whether the task communicates in FP16, see `output_precision`.
+    Whether a sharding type is followed is a question of `kinds`. TorchRec's plan may call it by the name that other
+    tables of the collection have, as it runs these alike.
     """
     wishes: list[Wish] = []
     for path, module in plan.plan.items():
@@ -293,7 +250,6 @@ def apply_constraints(
 def _not_followed(
     name: str, constraint: ParameterConstraints, kind: Kind, sharding: ParameterSharding, device_type: str
 ) -> list[Wish]:
-    """Return the wishes for placement that a table's sharding is not."""
     wishes = []
     types = constraint.sharding_types
     if types and not is_one_of(kind, types):

@@ -1,9 +1,10 @@
 """Plans that obey rules of single tables, made of plans by solvers that know of none.
 
-A solver searches among all plans. Where its plan breaks rules, each table that does is placed anew: of the ways that
-its rule allows, the one with which the whole plan costs least. Then tables of the slowest device are placed anew as
-long as that makes the plan cheaper. The same is done with a plan that cuts no table, and the cheaper of the two is
-kept. What no way could be found for stays as it was.
+Tables that a rule keeps in the memory of hosts are placed first, and a solver places the others. It searches among all
+plans. Where its plan breaks rules, each table that does is placed anew: of the ways that its rule allows, the one with
+which the whole plan costs least. Then tables of the slowest device are placed anew as long as that makes the plan
+cheaper. The same is done with a plan that cuts no table, and the cheaper of the two is kept. What no way could be found
+for stays as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN
-from shardgym.evaluation.solver import make_solver
+from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, ComputeKernel, Shard
 from shardgym.tables.table import EmbeddingTable
@@ -31,7 +32,6 @@ RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
 #: Kinds that cut rows. TorchRec divides the sums of mean-pooled tables that are cut so by the wrong bag sizes.
 ROW_KINDS: frozenset[Kind] = frozenset({"row_wise", "table_row_wise", "grid_shard"})
 
-
 #: Plans that are tried at most to make one cheaper.
 _MOST_TRIED = 3000
 #: A change has to bring more than this share of the cost.
@@ -39,18 +39,15 @@ _LEAST_GAIN = 1e-9
 
 
 class Rule(NamedTuple):
-    """What a plan may do with a table.
+    """What a plan may do with a table."""
 
-    Attributes:
-        kinds: allowed ways to shard it, see `is_one_of`.
-        least_columns: of a piece, where columns are cut.
-        devices: that may hold it; all when None.
-        kernels: that may look it up, each with the share of rows that its cache has room for; any when empty.
-    """
-
+    #: Allowed ways to shard it, see `is_one_of`.
     kinds: frozenset[Kind] = RUN_BY_TORCHREC
+    #: Of a piece, where columns are cut.
     least_columns: int = 0
+    #: That may hold it; all when None.
     devices: frozenset[int] | None = None
+    #: That may look it up, each with the share of rows that its cache has room for; any when empty.
     kernels: tuple[tuple[ComputeKernel, float], ...] = ()
 
 
@@ -65,11 +62,7 @@ def run_unpooled(task: ShardingTask) -> frozenset[Kind]:
 
 
 def is_one_of(kind: Kind, kinds: Collection[str]) -> bool:
-    """Whether a table that is sharded in one way is what somebody wants who allows several.
-
-    One piece is `column_wise`, too, and so are pieces of columns that happen to be in one fast domain: TorchRec's
-    `column_wise` may put pieces anywhere.
-    """
+    """Whether a kind is one of several. TorchRec's `column_wise` is one piece, too, or pieces in one fast domain."""
     return kind in kinds or (kind in ("table_wise", "table_column_wise") and "column_wise" in kinds)
 
 
@@ -96,18 +89,55 @@ def obeys(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: R
     return narrowest == table.embedding_dim or narrowest >= rule.least_columns
 
 
+def solve_beside_host_tables(
+    solver: Solver,
+    task: ShardingTask,
+    cost: CostModel,
+    rules: Mapping[str, Rule],
+    seed: int,
+    time_limit_s: float | None = None,
+) -> ShardingPlan:
+    """Return a plan in which tables whose rules name kernels have the first of them, and a solver places the others.
+
+    They are whole, those with most lookups first, each on the device that looks up least by then, among those that
+    have room themselves and on their hosts.
+    """
+    asked = [table for table in task.tables if table.name in rules and rules[table.name].kernels]
+    topology = task.topology
+    if not asked:
+        return call_solver(solver, task, cost, seed, time_limit_s=time_limit_s)
+    lookups = [0.0] * task.num_devices
+    host_room = [topology.host_memory_bytes] * topology.num_hosts
+    room = list(task.capacity_bytes)
+    shards = []
+    for table in sorted(asked, key=lambda table: -table.pooling_factor * table.embedding_dim):
+        kernel, share = rules[table.name].kernels[0]
+        shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
+        size, host_size = shard.bytes(task), shard.host_bytes(task)
+        allowed = rules[table.name].devices or range(task.num_devices)
+        # Where it fits nowhere, the plan says of which memory how much is missing.
+        device = min(
+            sorted(allowed),
+            key=lambda d: (host_size > host_room[topology.host_of(d)] or size > room[d], lookups[d]),
+        )
+        lookups[device] += table.pooling_factor * table.embedding_dim
+        host_room[topology.host_of(device)] -= host_size
+        room[device] -= size
+        shards.append(dataclasses.replace(shard, devices=(device,)))
+    others = [table for table in task.tables if table not in asked]
+    group_size = None
+    if others:
+        left = dataclasses.replace(topology, host_memory_bytes=max(0, min(host_room)))
+        rest = call_solver(solver, task.part(room, others, left), cost, seed, time_limit_s=time_limit_s)
+        shards += rest.shards
+        group_size = rest.group_size
+    return ShardingPlan.of(task, shards, group_size)
+
+
 def follow(
     plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int = 0
 ) -> ShardingPlan:
-    """Return a plan that obeys rules, as far as one is found.
-
-    Args:
-        plan: feasible for the task.
-        task: the task.
-        cost: what plans are compared by.
-        rules: by table; tables without one may be sharded in any way.
-        seed: of the solver that makes the plan without cuts.
-    """
+    """Return a plan that obeys rules by table, as far as one is found, made of one that is feasible."""
     ruled = [table for table in task.tables if table.name in rules]
     if all(obeys(plan, task, table, rules[table.name]) for table in ruled):
         return plan
@@ -140,10 +170,7 @@ def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapp
 
 
 def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:
-    """Place tables of the slowest device anew, one at a time, until none of that makes the plan cheaper.
-
-    Tables without a rule stay in one piece or are cut by columns, as the solvers here do.
-    """
+    """Place tables of the slowest device anew, one at a time, until none of that makes the plan cheaper."""
     left = _MOST_TRIED
     now = cost.evaluate(task, [plan])[0]
     while left > 0 and now.feasible:
@@ -168,7 +195,7 @@ def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Ma
 def _with_table_elsewhere(
     plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats
 ) -> list[ShardingPlan]:
-    """Return a plan with one table placed anew in each way that its rule allows, feasible or not; see `_ways`."""
+    """Return a plan for each way that a rule allows to place its table, feasible or not."""
     others = [shard for shard in plan.shards if shard.table != table.name]
     ways = [
         [dataclasses.replace(shard, compute_kernel=kernel, cache_load_factor=share) for shard in shards]
@@ -180,14 +207,7 @@ def _with_table_elsewhere(
 
 
 def _ways(task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats) -> Iterator[list[Shard]]:
-    """Yield ways to place a table, some of which a rule may not allow: on devices that are least busy.
-
-    Args:
-        task: the task.
-        table: to place.
-        rule: for it.
-        busy_ms: of every device, shape (D,).
-    """
+    """Yield ways to place a table on the devices that are least busy; a rule may not allow some."""
     devices = [d for d in np.argsort(busy_ms, kind="stable").tolist() if rule.devices is None or d in rule.devices]
     # Parts of fast domains that may hold the table, idle ones first, by their least busy device.
     parts = [([d for d in of if d in devices], of) for of in _domains(task)]
@@ -210,7 +230,6 @@ def _ways(task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats
 
 
 def _domains(task: ShardingTask) -> list[list[int]]:
-    """Return the devices of every fast domain."""
     size = task.topology.fast_domain_size
     devices = range(task.num_devices)
     return [list(devices[first : first + size]) for first in range(0, task.num_devices, size)]
@@ -221,7 +240,7 @@ def _block(table: EmbeddingTable, columns: tuple[int, int], device: int) -> Shar
 
 
 def _by_rows(table: EmbeddingTable, columns: tuple[int, int], devices: Sequence[int]) -> list[Shard]:
-    """Return pieces of ceil(rows / devices) rows, one for each device that rows are left for, as TorchRec cuts them."""
+    """Return pieces of ceil(rows / devices) rows, as TorchRec cuts them."""
     block = -(-table.num_embeddings // len(devices))
     starts = range(0, table.num_embeddings, block)
     return [
@@ -231,7 +250,7 @@ def _by_rows(table: EmbeddingTable, columns: tuple[int, int], devices: Sequence[
 
 
 def _column_cuts(table: EmbeddingTable, least: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield cuts into 2, 4, 8, ... pieces of one width, while that is wide enough and a whole number of units."""
+    """Yield cuts into 2, 4, 8, ... pieces of one width."""
     width = table.embedding_dim // 2
     while width >= max(least, COLUMN_UNIT) and width % COLUMN_UNIT == 0 and table.embedding_dim % width == 0:
         yield [(first, first + width) for first in range(0, table.embedding_dim, width)]

@@ -22,7 +22,6 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.tables.table import EmbeddingTable, Pooling, Precision
 from shardgym.tasks.task import ShardingTask, exact_bytes
@@ -49,16 +48,12 @@ _CONFIGS = ("embedding_bag_configs", "embedding_configs")
 
 
 class ModelTable(NamedTuple):
-    """One table of a model.
+    """One table of a model."""
 
-    Attributes:
-        path: of its collection in the model, "" when the model is the collection.
-        config: rows, width and features; pooling where it is pooled.
-        weighted: whether its collection takes ids with weights.
-    """
-
+    #: Of its collection in the model, "" when the model is the collection.
     path: str
     config: EmbeddingBagConfig | EmbeddingConfig
+    #: Whether its collection takes ids with weights.
     weighted: bool = False
 
     @property
@@ -76,7 +71,7 @@ class ModelTable(NamedTuple):
     @property
     def parameter(self) -> str:
         """What its collection calls its weights."""
-        return parameter_name(self.config.name, self.pooling)
+        return f"{'embeddings' if self.pooling == 'none' else 'embedding_bags'}.{self.config.name}.weight"
 
 
 def join_name(path: str, table: str) -> str:
@@ -90,22 +85,12 @@ def split_name(name: str) -> tuple[str, str]:
     return path, table
 
 
-def parameter_name(table: str, pooling: Pooling) -> str:
-    """Return what the weights of a table are called in its collection."""
-    return f"{'embeddings' if pooling == 'none' else 'embedding_bags'}.{table}.weight"
-
-
 def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[ModelTable]:
-    """Return the tables of every `EmbeddingBagCollection` and `EmbeddingCollection` of a model, in the model's order.
-
-    Args:
-        model: the model.
-        collections: those of these classes alone.
+    """Return the tables of all collections of a model, in the model's order.
 
     Raises:
-        InputError: no module, a model without such a collection, or one collection at two places.
+        InputError: a model without such a collection, or one collection at two places.
     """
-    check_instance("model", model, nn.Module)
     places: dict[int, str] = {}
     tables = []
     for path, module in _embedding_modules(model):
@@ -138,10 +123,6 @@ def left_out(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTI
 
     These are managed collisions, feature processors, towers, quantised and fused collections, subclasses, which
     TorchRec's sharders do not take for the class, and embeddings of torch itself.
-
-    Args:
-        model: the model.
-        collections: classes that are not left out.
     """
     return [_in_words(path, module) for path, module in _embedding_modules(model) if type(module) not in collections]
 
@@ -160,30 +141,19 @@ def _embedding_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _in_words(path: str, module: nn.Module) -> str:
     """Return e.g. "'words' (EmbeddingCollection: tables w, v; 51200 bytes)"."""
-    configs: list[Any] = []
-    for part in module.modules():
-        method = next((getattr(part, name) for name in _CONFIGS if hasattr(part, name)), None)
-        if method is not None:
-            configs = list(method())
-            break
-    tables = f": tables {', '.join(config.name for config in configs)}" if configs else ""
+    methods: Iterator[Any] = (getattr(part, n) for part in module.modules() for n in _CONFIGS if hasattr(part, n))
+    names = [config.name for config in next(methods, list)()]
+    tables = f": tables {', '.join(names)}" if names else ""
     size = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
     place = f"'{path}'" if path else "the model itself"
     return f"{place} ({type(module).__name__}{tables}; {exact_bytes(size)})"
 
 
 def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> dict[str, Any]:
-    """Return values by the names that a task gives to tables.
+    """Return values by the names that a task gives to tables, or `InputError` where none or several have such a name.
 
-    Args:
-        what: the argument, for messages.
-        values: by the names of tables in their collections, as TorchRec's constraints are, or by those in a task.
-        tables: of the model.
-
-    Raises:
-        InputError: no table has such a name, or several have.
+    They are given by these, or by the names of tables in their collections, as TorchRec's constraints are.
     """
-    check_instance(what, values, Mapping)
     places: dict[str, list[str]] = {}
     for table in tables:
         for name in {table.name, table.config.name}:
@@ -199,23 +169,13 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
 
 
 def without_unplanned(
-    what: str, values: Mapping[str, Any], model: nn.Module, collections: Sequence[type[nn.Module]]
+    values: Mapping[str, Any], model: nn.Module, collections: Sequence[type[nn.Module]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split off what is said of tables of a model that are not planned: their collections have no sharder.
-
-    Args:
-        what: the argument, for messages.
-        values: by table, see `by_table`, which refuses names of no table.
-        model: of the tables.
-        collections: classes that are planned.
+    """Split off what is said of tables that are not planned, as their collections have no sharder.
 
     Returns:
         the values without these tables, and the class of the collection of each of these, by the given name.
-
-    Raises:
-        InputError: no dictionary.
     """
-    check_instance(what, values, Mapping)
     planned: set[str] = set()
     others: dict[str, str] = {}
     for table in model_tables(model):
@@ -241,7 +201,6 @@ def model_from_task(task: ShardingTask) -> nn.Module:
         InputError: a name cannot be that of a module, or a collection has weighted and unweighted tables, or pooled and
             unpooled ones, or unpooled ones of several widths.
     """
-    check_instance("task", task, ShardingTask)
     collections: dict[str, list[EmbeddingTable]] = {}
     for table in task.tables:
         path, name = split_name(table.name)
@@ -292,7 +251,6 @@ def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
 
 
 def _config(task: ShardingTask, table: EmbeddingTable) -> dict[str, Any]:
-    """Return what all configurations of TorchRec's tables have."""
     one = table.num_features == 1
     return {
         "num_embeddings": table.num_embeddings,

@@ -17,7 +17,6 @@ from torchrec.distributed.types import (
 )
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
-from shardgym.arguments import check_instance
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.records import CONFIG, Record, Whole
@@ -28,48 +27,39 @@ Extent = tuple[Annotated[Whole, Field(ge=0)], Annotated[Whole, Field(ge=0)]]
 
 @dataclass(frozen=True, config=CONFIG)
 class ShardRecord(Record):
-    """One shard.
+    """One shard."""
 
-    Attributes:
-        offsets: first row and first column.
-        sizes: rows and columns.
-        placement: e.g. "rank:9/cuda:1".
-    """
-
+    #: First row and first column.
     offsets: Extent
+    #: Rows and columns.
     sizes: Extent
+    #: E.g. "rank:9/cuda:1".
     placement: Annotated[str, Field(pattern=r"^rank:\d+/(cpu|cuda:\d+)$")]
 
 
 @dataclass(frozen=True, config=CONFIG)
 class TableRecord(Record):
-    """One table.
+    """One table."""
 
-    Attributes:
-        sharding_type: e.g. "column_wise".
-        compute_kernel: e.g. "fused".
-        ranks: of the shards; None where TorchRec has none.
-        shards: None for a table that every rank holds.
-        cache_load_factor: of `cache_params`, where these are set.
-    """
-
+    #: E.g. "column_wise".
     sharding_type: str
+    #: E.g. "fused".
     compute_kernel: str
+    #: Of the shards; None where TorchRec has none.
     ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None
+    #: None for a table that every rank holds.
     shards: tuple[ShardRecord, ...] | None
+    #: Of `cache_params`, where these are set.
     cache_load_factor: Annotated[float | None, Field(gt=0, le=1, exclude_if=lambda share: share is None)] = None
 
 
 @dataclass(frozen=True, config=CONFIG)
 class PlanRecord(Record):
-    """A whole plan.
+    """A whole plan."""
 
-    Attributes:
-        modules: tables by the path of their collection and by name.
-        group_size: ranks of the plan, where it is that of one group of several.
-    """
-
+    #: Tables by the path of their collection and by name.
     modules: dict[str, dict[str, TableRecord]]
+    #: Ranks of the plan, where it is that of one group of several.
     group_size: Annotated[Whole, Field(ge=1)] | None = None
     schema: Literal["shardgym.torchrec_plan/1"] = "shardgym.torchrec_plan/1"
 
@@ -85,9 +75,8 @@ def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None =
         group_size: of the plan that was exported, which is then that of one group.
 
     Raises:
-        InputError: not such a plan, or the file cannot be written.
+        InputError: the file cannot be written.
     """
-    check_instance("sharding_plan", sharding_plan, TorchRecPlan)
     modules = {
         module_path: {name: _table_record(sharding) for name, sharding in module.items()}
         for module_path, module in sharding_plan.plan.items()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.planner.constants import HBM_MEM_BW
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -18,12 +21,12 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import check_instance, check_int
+from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import NO_PLAN, InputError
+from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags
@@ -32,18 +35,22 @@ from shardgym.tables.table import Optimizer
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
-from shardgym.torchrec.first_rank import from_first_rank
-from shardgym.torchrec.following import follow
-from shardgym.torchrec.host_tables import solve_beside_host_tables
+from shardgym.torchrec.following import follow, solve_beside_host_tables
 from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables, without_unplanned
-from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
-from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
+from shardgym.torchrec.sharding_plan import DeviceType, refuse_remarks, to_torchrec
 from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
 
 _logger = logging.getLogger("shardgym.torchrec")
 
 #: What plans are compared with in the log: longest processing time first, the base of boards. It knows no constraints.
 _SIMPLE = "lpt"
+
+#: Share of a device that TorchRec's planner leaves free of tables unless it is told otherwise.
+_TORCHREC_MARGIN = 0.15
+#: Hardware of costs that take the kind of device from the task.
+_BY_TASK = ("gpu-modelled", "roofline")
+#: Seconds between two signs of life. Groups wait for some minutes by default before they give up.
+_SIGN_OF_LIFE_S = 1.0
 
 #: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
 _OPTIMIZERS: dict[Any, Optimizer] = {
@@ -56,49 +63,42 @@ _OPTIMIZERS: dict[Any, Optimizer] = {
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """What TorchRec's planner has no argument for.
+    """What TorchRec's planner has no argument for."""
 
-    Attributes:
-        solver: a registered name, `module:Class`, or a solver. A name stands for a solver that gives each table one
-            kernel and one cache load factor, as TorchRec does.
-        cost: what the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's
-            device is a card that it knows, else `roofline`; the log says which.
-        seed: given to the solver.
-        time_limit_s: given to a solver that takes one.
-        optimizer: of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
-        reserve: what a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A
-            warning in the log says when tables take that.
-        sample: ids by feature, in place of the constraints' pooling factors.
-        carried_bytes: that devices carry already, of each or one number for all.
-        pins: rank or ranks that may hold a table, by table, which TorchRec has no constraint for.
-        strict: refuse to plan where a constraint or a pin is not followed, or the model embeds something besides that
-            would stay whole on every rank; without it, warnings in the log say so.
-    """
-
+    #: A registered name, `module:Class`, or a solver. A name stands for a solver that gives each table one kernel and
+    #: one cache load factor, as TorchRec does.
     solver: str | Solver = "neuroshard_plus"
+    #: What the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's device
+    #: is a card that it knows, else `roofline`; the log says which.
     cost: str | CostModel | None = None
+    #: Given to the solver.
     seed: int = 0
+    #: Given to a solver that takes one.
     time_limit_s: float | None = None
+    #: Of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
     optimizer: Optimizer | None = None
+    #: What a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A warning
+    #: in the log says when tables take that.
     reserve: Reserve | None = None
+    #: Ids by feature, in place of the constraints' pooling factors.
     sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None = None
+    #: That devices carry already, of each or one number for all.
     carried_bytes: int | Sequence[int] = 0
+    #: Rank or ranks that may hold a table, by table, which TorchRec has no constraint for.
     pins: Mapping[str, int | Sequence[int]] | None = None
+    #: Refuse to plan where a constraint or a pin is not followed, or the model embeds something besides that would stay
+    #: whole on every rank; without it, warnings in the log say so.
     strict: bool = False
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a planner made last.
-
-    Attributes:
-        task: of the model.
-        plan: for it, ours.
-        cost: what the planner's cost says of the plan.
-    """
+    """What a planner made last."""
 
     task: ShardingTask
+    #: For the task, ours.
     plan: ShardingPlan
+    #: What the planner's cost says of the plan.
     cost: PlanCost
 
 
@@ -130,21 +130,21 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         constraints: Mapping[str, ParameterConstraints] | None = None,
         settings: PlannerSettings = PlannerSettings(),
     ) -> None:
-        check_instance("settings", settings, PlannerSettings)
         self._torchrec_topology = topology if isinstance(topology, TorchRecTopology) else None
         if isinstance(topology, TorchRecTopology):
             topology = topology_from_torchrec(topology)
-        check_instance("topology", topology, Topology)
-        self._topology: Topology = topology
+        self._topology = topology
         self._batch_size = check_int("batch_size", batch_size, 1)
         self._constraints = constraints
         self._settings = settings
-        self._solver = _made_solver(settings.solver) if isinstance(settings.solver, str) else settings.solver
+        solver = settings.solver
+        self._solver = make_solver(solver) if isinstance(solver, str) else solver
+        if isinstance(solver, str) and getattr(self._solver, "row_cuts", False):
+            self._solver = make_solver(solver, row_cuts=False)  # which gives parts of a table different kernels
         cost = settings.cost
         if cost is None:
             cost = "gpu" if topology.device in CARDS else "roofline"
         self._cost = make_cost(cost) if isinstance(cost, str) else cost
-        check_instance("cost", self._cost, CostModel)
         check_int("seed", settings.seed)
         self.last: Planned | None = None
 
@@ -160,16 +160,16 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
                 `import_model` or `to_torchrec`; or it is strict, and something is not followed.
             NoFeasiblePlanError: the tables do not fit.
         """
-        settings = self._settings
+        settings, topology = self._settings, self._topology
         sharders = get_default_sharders() if sharders is None else sharders
         collections = _planned(module, sharders)
         tables = model_tables(module, collections)
-        wanted, unplanned = without_unplanned("constraints", self._constraints or {}, module, collections)
-        pinned, unpinned = without_unplanned("pins", settings.pins or {}, module, collections)
+        wanted, unplanned = without_unplanned(self._constraints or {}, module, collections)
+        pinned, unpinned = without_unplanned(settings.pins or {}, module, collections)
         imported = import_model(
             module,
-            self._topology,
-            self._batch_size * self._topology.num_devices,
+            topology,
+            self._batch_size * topology.num_devices,
             sample=settings.sample,
             constraints=wanted,
             optimizer=settings.optimizer,
@@ -182,18 +182,17 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         task = imported.task
         constraints = by_table("constraints", wanted, tables)
         pins = by_table("pins", pinned, tables)
-        in_host = bool(task.topology.host_memory_bytes) and self._cost.host_memory
+        in_host = bool(topology.host_memory_bytes) and self._cost.host_memory
         rules, wishes = rules_of(task, constraints, pins, in_host=in_host)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
-            type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, self._topology.device,
+            type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, topology.device,
         )  # fmt: skip
-        limit = settings.time_limit_s
-        plan = solve_beside_host_tables(self._solver, task, self._cost, rules, settings.seed, limit)
-        plan = follow(plan, task, self._cost, rules, settings.seed)
-        theirs = self._torchrec_topology
-        device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"
+        seed, limit = settings.seed, settings.time_limit_s
+        plan = solve_beside_host_tables(self._solver, task, self._cost, rules, seed, limit)
+        plan = follow(plan, task, self._cost, rules, seed)
+        device_type: DeviceType = "cpu" if topology.device.startswith("cpu") else "cuda"
         sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
         kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
@@ -213,10 +212,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         remarks += in_words(wishes)
         if settings.strict:
             refuse_remarks(remarks)
-        if theirs is not None:
-            remarks += device_remarks(theirs, self._topology.device, self._cost)
+        if (theirs := self._torchrec_topology) is not None:
+            remarks += _device_remarks(theirs, topology.device, self._cost)
             if settings.reserve is None:
-                remarks += memory_remarks(task, plan)
+                remarks += _memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
         self.last = Planned(task, plan, self._cost.evaluate(task, [plan])[0])
@@ -225,7 +224,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         return sharding_plan
 
     def _gain(self, planned: Planned) -> str:
-        """Say what a plan takes beside that of a simple rule; "" where the rule fails, or the cost measures."""
+        """Say what a plan takes beside that of a simple rule; "" where nothing can be said."""
         if self._cost.additive() is None or not planned.cost.feasible:
             return ""
         try:
@@ -249,7 +248,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
     ) -> TorchRecPlan:
         """Plan on the first rank of a process group and return the plan on all; an error is raised on all, too.
 
-        Planning may take longer than the timeout of the group, see `from_first_rank`.
+        Planning may take longer than the timeout of the group.
 
         Args:
             module: see `plan`.
@@ -267,21 +266,12 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         size = dist.get_world_size(group)
         if size != self._topology.num_devices:
             raise InputError(f"the process group has {size} ranks, the topology {self._topology.num_devices} devices")
-        plan: TorchRecPlan = from_first_rank(lambda: self.plan(module, sharders), group)
+        plan: TorchRecPlan = _from_first_rank(lambda: self.plan(module, sharders), group)
         return plan
 
 
-def _made_solver(name: str) -> Solver:
-    """Return a solver by its name; one that may give parts of a table different kernels is told not to."""
-    solver = make_solver(name)
-    return make_solver(name, row_cuts=False) if getattr(solver, "row_cuts", False) else solver
-
-
 def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.Module]]:
-    """Return the classes of collections that are planned: those with a sharder.
-
-    Refuses modules that the job would shard and that the plan would not mention: TorchRec leaves these whole.
-    """
+    """Return the classes of collections with a sharder; refuses modules that TorchRec would silently leave whole."""
     types = {sharder.module_type for sharder in sharders}
     planned = [cls for cls in COLLECTIONS if cls in types]
     if not planned:
@@ -305,11 +295,7 @@ def _dedups(sharders: list[ModuleSharder]) -> bool:
 
 
 def _fused_optimizer(sharders: list[ModuleSharder], collections: Collection[type[nn.Module]]) -> Optimizer | None:
-    """Return the optimiser that sharders of some collections set in their `fused_params`, None without one.
-
-    Raises:
-        InputError: tasks do not know it, or sharders set several.
-    """
+    """Return the optimiser that sharders of some collections set in their `fused_params`, None without one."""
     found: set[Optimizer | None] = set()
     for sharder in sharders:
         if sharder.module_type in collections:
@@ -326,3 +312,100 @@ def _fused_optimizer(sharders: list[ModuleSharder], collections: Collection[type
             "or attach one to each table with apply_optimizer_in_backward"
         )
     return next(iter(found), None)
+
+
+def _device_remarks(theirs: TorchRecTopology, device: str, cost: CostModel) -> list[str]:
+    """Say which GPU was assumed where TorchRec's topology has the bandwidth that it has for everybody."""
+    if theirs.compute_device != "cuda" or theirs.hbm_mem_bw != HBM_MEM_BW or cost.hardware not in _BY_TASK:
+        return []
+    return [
+        f"the plan is for GPUs like '{device}': TorchRec's topology has its default memory bandwidth; give hbm_mem_bw "
+        "and intra_host_bw of your GPUs in bytes per ms, or a topology such as shardgym.Topology.preset('dgx-h100', 8)"
+    ]
+
+
+def _memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
+    """Say which device is fuller than TorchRec's planner would make it, when nothing was reserved."""
+    shares = [used / limit for used, limit in zip(plan.bytes_per_device(task), task.capacity_bytes, strict=True)]
+    fullest = max(shares)
+    if fullest <= 1 - _TORCHREC_MARGIN:
+        return []
+    return [
+        f"tables take {100 * fullest:.1f} % of the memory of device {shares.index(fullest)}, and nothing is reserved "
+        "for dense parameters, input buffers and activations; PlannerSettings(reserve=Reserve()) keeps TorchRec's"
+    ]
+
+
+class _Answer(NamedTuple):
+    """What the first rank tells the others: that it works on; or its result; or how it failed."""
+
+    done: bool = False
+    result: Any = None
+    error: type[ShardGymError] | None = None
+    text: str = ""
+
+
+def _from_first_rank(work: Callable[[], Any], group: dist.ProcessGroup) -> Any:
+    """Do work on the first rank of a group, and return its result, or raise its error, on all ranks.
+
+    Ranks that wait in a collective end after the timeout of their group, and with them the job. So work is done in a
+    thread, while the first rank broadcasts a sign of life every second: the timeout is for this second, not for the
+    work. Where the first rank ends, the others end after the timeout.
+    """
+    if dist.get_rank(group) != 0:
+        answer = _Answer()
+        while not answer.done:
+            answer = _received(group)
+        if answer.error is not None:
+            raise _made(answer.error, answer.text)
+        return answer.result
+    planning: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            planning.set_result(work())
+        except BaseException as error:  # raised by the thread that waits
+            planning.set_exception(error)
+
+    threading.Thread(target=run, name="shardgym planning", daemon=True).start()
+    cause: BaseException | None
+    try:
+        while not wait([planning], _SIGN_OF_LIFE_S).done:
+            _send(_Answer(), group)
+        cause = planning.exception()
+    except KeyboardInterrupt as error:
+        cause = error
+    if cause is None:
+        _send(_Answer(done=True, result=planning.result()), group)
+        return planning.result()
+    if isinstance(cause, ShardGymError):
+        kind, text = type(cause), str(cause)
+    else:
+        kind, text = ShardGymError, f"planning failed on the first rank: {error_text(cause)}"
+    _send(_Answer(done=True, error=kind, text=text), group)
+    if isinstance(cause, ShardGymError) or not isinstance(cause, Exception):
+        raise cause
+    raise _made(kind, text) from cause
+
+
+def _send(answer: _Answer, group: dist.ProcessGroup) -> None:
+    dist.broadcast_object_list([answer], src=dist.get_global_rank(group, 0), group=group)
+
+
+def _received(group: dist.ProcessGroup) -> _Answer:
+    answers: list[Any] = [None]
+    try:
+        dist.broadcast_object_list(answers, src=dist.get_global_rank(group, 0), group=group)
+    except RuntimeError as error:
+        raise ShardGymError(
+            f"no more was heard of the first rank, which plans: see its log for why it ended ({error_text(error)})"
+        ) from error
+    answer: _Answer = answers[0]
+    return answer
+
+
+def _made(kind: type[ShardGymError], text: str) -> ShardGymError:
+    """Return an error with a text: errors build theirs from several arguments."""
+    failure = kind.__new__(kind)
+    failure.args = (text,)
+    return failure

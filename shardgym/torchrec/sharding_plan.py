@@ -16,7 +16,7 @@ from torchrec.distributed.types import (
 )
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
-from shardgym.arguments import check_instance, check_int
+from shardgym.arguments import check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
 from shardgym.plans.feasibility import cover_problems
 from shardgym.plans.plan import Kind, ShardingPlan
@@ -24,7 +24,6 @@ from shardgym.plans.shard import ComputeKernel, Shard
 from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
-from shardgym.torchrec.remarks import refuse_remarks
 from shardgym.torchrec.table_cuts import (
     BY_ROWS,
     Ranks,
@@ -51,28 +50,26 @@ _KERNELS: dict[str, ComputeKernel] = {
 DEFAULT_CACHE_LOAD_FACTOR = 0.2
 
 
-class ExportedPlan(NamedTuple):
-    """TorchRec's plan, and what somebody must know who trains with it.
+def refuse_remarks(remarks: Sequence[str]) -> None:
+    """Raise `InputError` where there is something to remark, as strict imports and planners do."""
+    if remarks:
+        others = f" ({len(remarks) - 1} more)" if len(remarks) > 1 else ""
+        raise InputError(f"strict: {remarks[0]}{others}")
 
-    Attributes:
-        sharding_plan: TorchRec's.
-        notes: a sentence for each thing that trains otherwise than the task says, or that the job must tell TorchRec.
-    """
+
+class ExportedPlan(NamedTuple):
+    """TorchRec's plan, and what somebody must know who trains with it."""
 
     sharding_plan: TorchRecPlan
+    #: A sentence for each thing that trains otherwise than the task says, or that the job must tell TorchRec.
     notes: tuple[str, ...]
 
 
 class ImportedPlan(NamedTuple):
-    """A plan for a task, and what TorchRec's plan has besides.
-
-    Attributes:
-        plan: for the task.
-        left_out: modules whose tables the task has none of, such as a collection that was not imported, with these
-            tables.
-    """
+    """A plan for a task, and what TorchRec's plan has besides."""
 
     plan: ShardingPlan
+    #: Modules whose tables the task has none of, such as a collection that was not imported, with these tables.
     left_out: tuple[str, ...]
 
     @property
@@ -134,7 +131,6 @@ def export_plan(
         InfeasiblePlanError: the plan does not cover the task, does not fit, or has a width that FBGEMM cannot fuse.
         InputError: the plan or the task is for something else, or TorchRec cannot do what the plan says.
     """
-    check_instance("plan", plan, ShardingPlan)
     plan.validate(task)
     if device_type not in get_args(DeviceType):
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
@@ -152,11 +148,10 @@ def export_plan(
         notes += _width_notes(path, before, members_at[path])
     cuts = [cut for members in members_at.values() for cut in members]
     block = check_one_block_size(cuts)
-    types = {
-        cut.name: kind
-        for path, members in members_at.items()
-        for cut, kind in zip(members, _own_types(members) if path in unpooled else fewest_types(members), strict=True)
-    }
+    types: dict[str, Kind] = {}
+    for path, members in members_at.items():
+        kinds = [cut.kind for cut in members] if path in unpooled else fewest_types(members)
+        types |= {cut.name: kind for cut, kind in zip(members, kinds, strict=True)}
     mean = {table.name for table in task.tables if table.pooling == "mean"}
     if model is not None:
         found = model_tables(model, collections)
@@ -194,10 +189,6 @@ def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
     return not any(pooled)
 
 
-def _own_types(members: list[TableCut]) -> list[Kind]:
-    return [cut.kind for cut in members]
-
-
 def _width_notes(path: str, wanted: list[TableCut], made: list[TableCut]) -> list[str]:
     """Say where pieces of columns became narrower than a plan has them."""
     more = [cut.name for cut, narrow in zip(wanted, made, strict=True) if len(narrow.shards) > len(cut.shards)]
@@ -227,10 +218,9 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
                 f"{config.embedding_dim} there, and {table.num_embeddings} x {table.embedding_dim} in the task"
             )
         if pooled[table.name] != table.is_pooled:
-            words = {True: "pooled", False: "unpooled"}
+            there, here = ("pooled", "unpooled") if pooled[table.name] else ("unpooled", "pooled")
             raise InputError(
-                f"the plan is for another model: table '{table.name}' is {words[pooled[table.name]]} there, and "
-                f"{words[table.is_pooled]} in the task"
+                f"the plan is for another model: table '{table.name}' is {there} there, and {here} in the task"
             )
     if found:
         # TorchRec would train these on every rank without a word, when their whole collection is missing.
@@ -357,8 +347,6 @@ def import_plan(
         InfeasiblePlanError: shards miss or overlap, are on ranks that do not exist, or have a width that FBGEMM cannot
             fuse.
     """
-    check_instance("sharding_plan", sharding_plan, TorchRecPlan, "DistributedModelParallel takes one as plan=")
-    check_instance("task", task, ShardingTask)
     group = task.num_devices if group_size is None else check_int("group_size", group_size, 1)
     if task.num_devices % group:
         raise InputError(f"groups of {group} devices do not divide the {task.num_devices} devices of the task")

@@ -28,14 +28,11 @@ BY_ROWS: tuple[Kind, ...] = ("row_wise", "table_row_wise", "grid_shard")
 
 
 class Ranks(NamedTuple):
-    """The ranks that hold all tables together.
+    """The ranks that hold all tables together."""
 
-    Attributes:
-        number: how many; rank r holds what a plan puts on device r.
-        per_machine: of one machine.
-    """
-
+    #: How many; rank r holds what a plan puts on device r.
     number: int
+    #: Of one machine.
     per_machine: int
 
     @property
@@ -45,33 +42,19 @@ class Ranks(NamedTuple):
 
 
 class TableCut(NamedTuple):
-    """One table, cut.
-
-    Attributes:
-        name: of the table.
-        kind: TorchRec's type.
-        shards: those of the first group of devices, as TorchRec lists them; none of a table that all devices hold.
-        block: ranks over which the rows of a column block are cut; 0 where rows are whole.
-    """
+    """One table, cut."""
 
     name: str
+    #: TorchRec's type.
     kind: Kind
+    #: Those of the first group of devices, as TorchRec lists them; none of a table that all devices hold.
     shards: tuple[Shard, ...]
+    #: Ranks over which the rows of a column block are cut; 0 where rows are whole.
     block: int = 0
 
 
 def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks: Ranks) -> TableCut:
-    """Return how a plan cuts a table.
-
-    Args:
-        plan: feasible for `task`.
-        task: of the plan.
-        table: one of the task's.
-        ranks: of one group.
-
-    Raises:
-        InputError: TorchRec cannot do that.
-    """
+    """Return how a plan cuts a table, over the ranks of one group; raises `InputError` where TorchRec cannot."""
     kind = plan.kind_of(table.name, task)
     if kind == "data_parallel":
         return TableCut(table.name, kind, ())
@@ -126,13 +109,6 @@ def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
     Pieces of columns may be anywhere, so that those of one domain are `column_wise`, too. All of the collection have
     one width (`ShardedEmbeddingCollection` takes that of the first one for all): they are cut into pieces of the
     largest width that divides all.
-
-    Args:
-        cuts: of the tables.
-        on_cpus: whether the job runs on CPUs, where FBGEMM's dense kernel pools whatever it is told.
-
-    Raises:
-        InputError: rows are cut over some of the ranks, or blocks of columns by rows; or a table is replicated on CPUs.
     """
     for cut in cuts:
         if on_cpus and cut.kind == "data_parallel":
@@ -154,11 +130,7 @@ def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
 
 
 def check_one_block_size(cuts: Sequence[TableCut]) -> int:
-    """Return over how many ranks tables are cut by rows that are not cut over all; 0 without such tables.
-
-    Raises:
-        InputError: there are two such numbers, where TorchRec has one process group of each rank for it.
-    """
+    """Return over how many ranks tables are cut by rows that are not cut over all; 0 without such tables."""
     found = [cut for cut in cuts if cut.kind in ("table_row_wise", "grid_shard")]
     for cut in found:
         if cut.block != found[0].block:
@@ -190,17 +162,7 @@ def _check_holders(shards: Sequence[Shard], num_devices: int, group: int) -> Non
 
 
 def _block_size(table: EmbeddingTable, shards: Sequence[Shard], ranks: Ranks, *, alone: bool) -> int:
-    """Return over how many ranks the rows of a column block are cut.
-
-    Args:
-        table: that is cut.
-        shards: of the block, in the order of rows.
-        ranks: of one group.
-        alone: whether the block has all columns, so that it may be cut over all ranks of any hosts.
-
-    Raises:
-        InputError: TorchRec does not cut rows so.
-    """
+    """Return over how many ranks the rows of a column block are cut: all of any hosts, where it is alone."""
     first = shards[0].devices[0]
     sizes = [n for n in range(1, ranks.number + 1) if ranks.number % n == 0 and n % ranks.per_host == 0]
     if alone and ranks.number not in sizes:
@@ -242,7 +204,7 @@ def _place(shard: Shard) -> str:
 
 
 def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """Return column shards of a table, cut so that those on one rank have one width, in the order of columns.
+    """Return column shards of a table, cut so that those on one rank have one width.
 
     TorchRec views the weights of a table's pieces on a rank as one matrix with the width of the first piece, and fails
     on that rank alone when they differ.
@@ -252,14 +214,12 @@ def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
         mine = [shard for shard in shards if shard.devices[0] == device]
         if len({shard.num_columns for shard in mine}) > 1:
             mine = _joined(mine)
-            width = math.gcd(*(shard.num_columns for shard in mine))
-            mine = list(_cut_to(mine, width))
+            mine = list(_cut_to(mine, math.gcd(*(shard.num_columns for shard in mine))))
         pieces += mine
     return tuple(sorted(pieces))
 
 
 def _cut_to(shards: Sequence[Shard], width: int) -> tuple[Shard, ...]:
-    """Return shards cut into pieces of so many columns, which divide all of them."""
     return tuple(
         dataclasses.replace(shard, columns=(first, first + width))
         for shard in shards

@@ -18,7 +18,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import check_instance, check_int
+from shardgym.arguments import check_int
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
 from shardgym.plans.shard import COLUMN_UNIT
@@ -40,7 +40,7 @@ from shardgym.torchrec.model_tables import (
     model_tables,
     split_name,
 )
-from shardgym.torchrec.remarks import refuse_remarks
+from shardgym.torchrec.sharding_plan import refuse_remarks
 
 _logger = logging.getLogger("shardgym.torchrec")
 
@@ -57,21 +57,18 @@ _MS_PER_S = 1000
 
 
 class ImportedTask(NamedTuple):
-    """A task, and what it does not know from the model.
+    """A task, and what it does not know from the model."""
 
-    Attributes:
-        task: the task; the memory of its devices is what they do not carry already. With a reserve it has to hold all
-            of a step, see `StepMemory`.
-        assumed: a sentence for each thing that was assumed.
-        left_out: what the model embeds besides the tables of the task, see `model_tables.left_out`.
-        wishes: what constraints ask for and a task does not hold.
-        reserved_bytes: of each device, for what it carries and what is reserved.
-    """
-
+    #: The memory of its devices is what they do not carry already. With a reserve it has to hold all of a step, see
+    #: `StepMemory`.
     task: ShardingTask
+    #: A sentence for each thing that was assumed.
     assumed: tuple[str, ...]
+    #: What the model embeds besides the tables of the task, see `model_tables.left_out`.
     left_out: tuple[str, ...]
+    #: What constraints ask for and a task does not hold.
     wishes: tuple[Wish, ...]
+    #: Of each device, for what it carries and what is reserved.
     reserved_bytes: tuple[int, ...]
 
     @property
@@ -141,9 +138,7 @@ def import_model(
         InputError: the model has no collection, a table that plans or FBGEMM cannot have, weights of unknown types; or
             an argument does not fit the model; or it is strict, and something would be left out.
     """
-    check_instance("topology", topology, Topology)
     batch_size = check_int("batch_size", batch_size, 1)
-    check_instance("strict", strict, bool)
     tables = model_tables(model, collections)
     for table in tables:
         _check_table(table)
@@ -227,19 +222,7 @@ def _made_table(
     precision: Precision | None,
     optimizer: Optimizer | None,
 ) -> EmbeddingTable:
-    """Return a model's table as a task has it; without known accesses, each of its bags has one id.
-
-    Args:
-        table: of the model.
-        access: to it, where known.
-        asked: what its constraints say of its input, where it has any.
-        weighted: whether the model or a sample weights its ids; constraints may as well.
-        precision: where it is not that of the task.
-        optimizer: likewise.
-
-    Raises:
-        InputError: an access that no table can have, such as a negative pooling factor.
-    """
+    """Return a model's table as a task has it; without known accesses, each of its bags has one id."""
     config = table.config
     bags = len(config.feature_names) if asked is None else asked.num_features
     known = access or Access(float(bags), UniformIds())
@@ -260,7 +243,6 @@ def _made_table(
 
 
 def _check_table(table: ModelTable) -> None:
-    """Refuse a table that plans cannot place; raises `InputError`."""
     config = table.config
     if config.embedding_dim % COLUMN_UNIT:
         raise InputError(
@@ -278,11 +260,7 @@ def _check_table(table: ModelTable) -> None:
 def _optimizers(
     model: nn.Module, tables: list[ModelTable], optimizer: Optimizer | None, default: Optimizer | None
 ) -> dict[str, Optimizer]:
-    """Return the optimisers of tables of which somebody named one.
-
-    Raises:
-        InputError: `apply_optimizer_in_backward` attached several to a table, or one that tasks do not know.
-    """
+    """Return the optimisers of tables of which somebody named one."""
     if optimizer is not None:
         return dict.fromkeys((table.name for table in tables), optimizer)
     attached: dict[str, Optimizer] = {} if default is None else dict.fromkeys((t.name for t in tables), default)
@@ -301,16 +279,12 @@ def _optimizers(
 
 
 def _carried_bytes(task: ShardingTask, carried_bytes: int | Sequence[int]) -> tuple[int, ...]:
-    """Return what each device carries already; raises `InputError`."""
     devices = task.num_devices
-    if isinstance(carried_bytes, Sequence):
-        carried = [check_int("carried_bytes", given) for given in carried_bytes]
-    else:
-        carried = [check_int("carried_bytes", carried_bytes)] * devices
-    if len(carried) != devices:
+    given = carried_bytes if isinstance(carried_bytes, Sequence) else [carried_bytes] * devices
+    if len(given) != devices:
         expected = f"expected one number, or one for each of {devices} devices"
-        raise InputError(f"carried_bytes: {expected}, got {len(carried)}")
-    return tuple(carried)
+        raise InputError(f"carried_bytes: {expected}, got {len(given)}")
+    return tuple(check_int("carried_bytes", one) for one in given)
 
 
 def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
@@ -321,9 +295,8 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     which TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`. Of SSDs nothing is used.
 
     Raises:
-        InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.
+        InputError: one for other devices than cuda and cpu, or a device without memory.
     """
-    check_instance("topology", topology, TorchRecTopology)
     kind = topology.compute_device
     if kind not in ("cpu", "cuda"):
         raise InputError(f"TorchRec topology for '{kind}': expected compute_device 'cuda' or 'cpu'")

@@ -22,14 +22,8 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-from torchrec.modules.mc_modules import (
-    DistanceLFU_EvictionPolicy,
-    ManagedCollisionCollection,
-    MCHManagedCollisionModule,
-)
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, topology
+from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, remapped, topology
 
 from shardgym import (
     InputError,
@@ -52,16 +46,7 @@ from shardgym.torchrec import (
 pytestmark = MARKS
 
 
-class OnOneDevice:
-    """A bad solver."""
-
-    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
-        return ShardingPlan.table_wise(task, [0] * task.num_tables)
-
-
 class Broken:
-    """A solver that fails in a way of its own."""
-
     def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
         raise ZeroDivisionError("by zero")
 
@@ -114,30 +99,14 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt")).plan(Toy())
     first, *remarks, gain = caplog.messages
     assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"
-    assert re.match(rf"the plan takes [\d.]+ ms by '{cost}', that of 'lpt' [\d.]+: The difference of 0.0% ", gain)
+    assert re.match(
+        rf"the plan takes ([\d.]+) ms by '{cost}', that of 'lpt' \1: The difference of 0.0% is within", gain
+    )
     # Nobody said that the GPUs are of this kind.
     assert [remark.partition(":")[0] for remark in remarks] == ["the plan is for GPUs like 'v100'"] * (device == "v100")
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
     assert caplog.messages[:-1] == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
-
-
-@pytest.mark.parametrize(("given", "cost"), [(Topology.preset("dgx-h100", 2), "gpu"), (topology(), "roofline")])
-def test_the_log_says_what_a_plan_brings_and_whether_that_is_more_than_the_costs_error(
-    given: Any, cost: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "shardgym.torchrec")
-    model = collection(*(config(f"t{n}", 100, 64) for n in range(4)))
-    ours = ShardGymPlanner(given, 4096, settings=PlannerSettings(OnOneDevice()))
-    ours.plan(model)
-    assert ours.last is not None
-    task = ours.last.task
-    by = make_cost(cost)
-    simple = by.evaluate(task, [make_solver("lpt").solve(task, by)])[0].total_ms
-    start = f"the plan takes {ours.last.cost.total_ms:.3f} ms by '{cost}', that of 'lpt' {simple:.3f}: "
-    assert caplog.messages[-1].startswith(start)
-    said = rf"The difference of [\d.]+% is above the error of '{cost}' for such plans, [\d.]+% in the median of "
-    assert re.match(said, caplog.messages[-1].removeprefix(start))
 
 
 def test_what_devices_carry_is_kept_free() -> None:
@@ -173,24 +142,13 @@ def test_the_sharders_optimizer_counts() -> None:
         ours.plan(Toy(), [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.LAMB})])
 
 
-def _remapped() -> nn.Module:
-    """Return a collection with managed collisions, which TorchRec's default sharders shard."""
-    bags = collection(config("mc", 100, 16))
-    collisions = MCHManagedCollisionModule(
-        100, torch.device("meta"), eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=2
-    )
-    managed = ManagedCollisionCollection({"mc": collisions}, bags.embedding_bag_configs())
-    module: nn.Module = ManagedCollisionEmbeddingBagCollection(bags, managed)
-    return module
-
-
 def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Module()
     model.bags = collection(config("a", 50, 8))
     rows = EmbeddingConfig(num_embeddings=50, embedding_dim=8, name="s", feature_names=["s"])
     model.sequences = EmbeddingCollection(tables=[rows], device="meta")
     assert list(planner().plan(model).plan) == ["bags", "sequences"]
-    model.wrapped = _remapped()
+    model.wrapped = remapped()
     with pytest.raises(InputError, match="'wrapped', of class ManagedCollisionEmbeddingBagCollection, is a module"):
         planner().plan(model)
     del model.wrapped
@@ -217,10 +175,6 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCa
 def test_wrong_arguments_are_refused_when_the_planner_is_made() -> None:
     with pytest.raises(InputError, match="unknown solver"):
         planner("nonsense")
-    with pytest.raises(InputError, match="topology: expected a Topology"):
-        ShardGymPlanner("dgx-a100", 16)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="settings: expected a PlannerSettings"):
-        ShardGymPlanner(topology(), 16, None, "lpt")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="seed -1"):
         planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
@@ -262,11 +216,6 @@ def test_a_model_of_all_kinds_of_tables_trains_with_its_plan() -> None:
     assert run_ranks(2, widths) == [{name: (samples, width, 4) for name, width in expected.items()}] * 2
 
 
-def test_without_a_group_there_is_no_collective_plan() -> None:
-    with pytest.raises(InputError, match="needs a process group"):
-        planner().collective_plan(Toy())
-
-
 def test_all_ranks_get_the_plan_of_the_first() -> None:
     expected = planner("random").plan(Toy()).plan
 
@@ -275,6 +224,8 @@ def test_all_ranks_get_the_plan_of_the_first() -> None:
         return bool(ours.collective_plan(Toy(), None, dist.group.WORLD).plan == expected)
 
     assert run_ranks(2, collect) == [True, True]
+    with pytest.raises(InputError, match="needs a process group"):
+        planner().collective_plan(Toy())
 
 
 @pytest.mark.parametrize(
@@ -303,29 +254,26 @@ def test_an_error_reaches_every_rank_at_once(make_planner: Any, model: nn.Module
 class Slow:
     """Takes its time, or ends its process."""
 
-    def __init__(self, seconds: float, ends: bool = False) -> None:
-        self.seconds = seconds
+    def __init__(self, ends: bool) -> None:
         self.ends = ends
 
     def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
-        time.sleep(self.seconds)
+        time.sleep(0.1 if self.ends else 1.6)
         if self.ends:
             os._exit(1)
         return make_solver("random").solve(task, cost)
 
 
-def test_planning_may_take_longer_than_a_collective() -> None:
-    """The group gives up after two seconds, and planning takes four."""
-    expected = planner("random", devices=4).plan(Toy()).plan
-
-    def collect(rank: int) -> bool:
-        return bool(planner(Slow(4.0), devices=4).collective_plan(Toy()).plan == expected)
-
-    assert run_ranks(4, collect, group_timeout_s=2.0) == [True] * 4
+def test_planning_may_take_longer_than_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group gives up after a second, and planning takes more."""
+    monkeypatch.setattr("shardgym.torchrec.planner._SIGN_OF_LIFE_S", 0.1)
+    expected = planner("random").plan(Toy()).plan
+    found = run_ranks(2, lambda rank: planner(Slow(ends=False)).collective_plan(Toy()).plan == expected, 1.0)
+    assert found == [True, True]
 
 
 def test_where_the_first_rank_ends_the_others_say_so() -> None:
-    gone, waiting = run_ranks(2, lambda rank: planner(Slow(0.1, ends=True)).collective_plan(Toy()), 2.0)
+    gone, waiting = run_ranks(2, lambda rank: planner(Slow(ends=True)).collective_plan(Toy()), 2.0)
     assert str(gone) == "the rank died"
     assert type(waiting) is ShardGymError
     assert "no more was heard of the first rank, which plans: see its log" in str(waiting)

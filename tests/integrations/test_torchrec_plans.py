@@ -68,7 +68,7 @@ def mixed(task: ShardingTask) -> ShardingPlan:
     ])  # fmt: skip
 
 
-def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask) -> None:
+def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask, two_hosts: ShardingTask) -> None:
     task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, host_size=2))
     plan = to_torchrec(mixed(task), task, Toy()).plan
     assert list(plan) == ["users", "towers.items"]
@@ -80,23 +80,14 @@ def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask) -> No
         ([0, 12], [100, 4], "rank:3/cuda:1"),
     ]
     assert (plan["users"]["country"].sharding_type, plan["users"]["country"].ranks) == ("row_wise", [0, 1, 2, 3])
-    assert (plan["towers.items"]["id"].sharding_type, plan["towers.items"]["id"].ranks) == ("table_wise", [2])
-
-
-def test_ranks_of_a_host_are_the_fast_domain_by_default(two_hosts: ShardingTask) -> None:
-    exported = to_torchrec(mixed(two_hosts), two_hosts)
-    assert str(exported.plan["towers.items"]["id"].sharding_spec.shards[0].placement) == "rank:2/cuda:0"
-
-
-@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_there_and_back_gives_the_same_plan(task: ShardingTask, device_type: str, tmp_path: Path) -> None:
-    plan = mixed(task)
-    exported = to_torchrec(plan, task, device_type=device_type)
-    assert from_torchrec(exported, task) == plan
-    save(exported, tmp_path / "plan.json")
-    assert load(tmp_path / "plan.json").plan == exported.plan
-    kinds = {str(s.placement).partition("/")[2][:4] for s in exported.plan["users"]["id"].sharding_spec.shards}
-    assert kinds == {device_type}
+    item = plan["towers.items"]["id"]
+    assert (item.sharding_type, item.ranks) == ("table_wise", [2])
+    assert str(item.sharding_spec.shards[0].placement) == "rank:2/cuda:0"
+    of_cpus = to_torchrec(mixed(task), task, device_type="cpu")
+    assert str(of_cpus.plan["towers.items"]["id"].sharding_spec.shards[0].placement) == "rank:2/cpu"
+    assert from_torchrec(of_cpus, task) == mixed(task)
+    by_default = to_torchrec(mixed(two_hosts), two_hosts).plan["towers.items"]["id"]  # hosts are fast domains
+    assert str(by_default.sharding_spec.shards[0].placement) == "rank:2/cuda:0"
 
 
 def others(plan: ShardingPlan) -> list[Shard]:
@@ -173,6 +164,10 @@ def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
             r"over devices 2, 3: .*; rows \[0, 9\) columns \[0, 8\) on device 2 are not such a piece",
         ),
         (
+            by_rows("users.country", 8, (0, 4, 0), (4, 10, 1), (10, 15, 2), (15, 20, 3)),
+            r"over devices 0, 1, 2, 3: .*; rows \[0, 4\) columns \[0, 8\) on device 0 are not such a piece",
+        ),
+        (
             by_rows("users.country", 8, (0, 10, 1), (10, 20, 2)),
             r"over devices 1, 2: .* n = 4 ranks, in their order, or on the n = 2 ranks of one host; rows \[0, 10\)",
         ),
@@ -193,7 +188,7 @@ def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
             r"rows \[0, 20\) columns \[0, 8\) on devices 0, 2 of table 'users.country': TorchRec has tables on all dev",
         ),
     ],
-    ids=["uneven", "not a host", "a block whole", "no grid", "blocks over more", "tiers"],
+    ids=["uneven in a host", "uneven", "not a host", "a block whole", "no grid", "blocks over more", "tiers"],
 )
 def test_cuts_that_torchrec_does_not_have_are_refused(
     two_hosts: ShardingTask, shards: list[Shard], message: str
@@ -274,16 +269,10 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(
         for metadata in sharding.sharding_spec.shards
     }
     assert held == {(s.table, (s.rows[0], s.columns[0]), d) for d in (2, 3) for s in plan.on(d)}
+    with pytest.raises(InputError, match=r"is row_wise on 2 ranks, expected all 4; give group_size=2"):
+        from_torchrec(exported, task)
     with pytest.raises(InputError, match="groups of 3 devices do not divide the 4 devices"):
         from_torchrec(exported, task, group_size=3)
-
-
-def test_unequal_pieces_by_rows_are_refused(task: ShardingTask) -> None:
-    """TorchRec would accept them and send ids to the wrong ranks."""
-    uneven = by_rows("users.country", 8, (0, 4, 0), (4, 10, 1), (10, 15, 2), (15, 20, 3))
-    plan = ShardingPlan.of(task, [*others(mixed(task)), *uneven])
-    with pytest.raises(InputError, match="over devices 0, 1, 2, 3: TorchRec needs pieces of"):
-        to_torchrec(plan, task)
 
 
 @pytest.mark.parametrize(
@@ -345,19 +334,20 @@ def test_mean_pooled_tables_cut_by_rows_are_refused(task: ShardingTask) -> None:
         to_torchrec(mixed(task), task, Toy(pooling=PoolingType.MEAN))
     whole = ShardingPlan.table_wise(task, [0, 1, 2])
     to_torchrec(whole, task, Toy(pooling=PoolingType.MEAN))
+    # A task knows its own without a model.
+    tables = tuple(dataclasses.replace(t, pooling="mean") if t.name == "users.country" else t for t in task.tables)
+    own = dataclasses.replace(task, tables=tables)
+    with pytest.raises(InputError, match=r"mean-pooled table 'users.country' of collection"):
+        to_torchrec(mixed(own), own)
 
 
 def test_the_stock_planners_plans_can_be_read(task: ShardingTask) -> None:
-    constraints = {
-        name: ParameterConstraints(
-            sharding_types=["table_wise", "column_wise"], compute_kernels=["fused"], min_partition=8
-        )
-        for name in ("id", "country")
-    }
+    types = ["table_wise", "column_wise"]
+    asked = ParameterConstraints(sharding_types=types, compute_kernels=["fused"], min_partition=8)
     planner = EmbeddingShardingPlanner(
         topology=TorchRecTopology(4, "cuda"),
         batch_size=16,
-        constraints=constraints,
+        constraints={"id": asked, "country": asked},
         storage_reservation=FixedPercentageStorageReservation(0.0),
     )
     stock = planner.plan(model_from_task(task), [EmbeddingBagCollectionSharder()])
@@ -387,8 +377,10 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
     users["country"] = ParameterSharding("row_wise", "fused", [0, 1])
     with pytest.raises(InputError, match=r"'users.country' is row_wise and has no shards"):
         from_torchrec(exported, task)
-    with pytest.raises(InputError, match="sharding_plan: expected a ShardingPlan"):
-        from_torchrec(mixed(task), task)
+    exported = to_torchrec(mixed(task), task)
+    exported.plan["users"]["id"].sharding_spec.shards.pop()
+    with pytest.raises(InfeasiblePlanError, match=r"columns \[12, 16\) of table 'users.id' are missing"):
+        from_torchrec(exported, task)
 
 
 def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
@@ -408,13 +400,6 @@ def test_rows_on_one_device_leave_as_one_shard(task: ShardingTask) -> None:
     plan = ShardingPlan.of(task, [*others(mixed(task)), *pieces])
     exported = to_torchrec(plan, task, Toy()).plan["users"]["country"]
     assert [(s.shard_offsets, s.shard_sizes) for s in exported.sharding_spec.shards] == [([0, 0], [20, 8])]
-
-
-def test_shards_that_miss_columns_are_refused(task: ShardingTask) -> None:
-    exported = to_torchrec(mixed(task), task)
-    exported.plan["users"]["id"].sharding_spec.shards.pop()
-    with pytest.raises(InfeasiblePlanError, match=r"columns \[12, 16\) of table 'users.id' are missing"):
-        from_torchrec(exported, task)
 
 
 def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:
@@ -444,27 +429,3 @@ def test_a_file_for_another_model_is_refused(task: ShardingTask, tmp_path: Path)
         load(path, larger)
     with pytest.raises(InputError, match=r"table 'users.id' is only in the plan"):
         load(path, Toy().towers)
-
-
-def test_rows_on_some_ranks_are_those_of_a_group(task: ShardingTask) -> None:
-    table = task.tables[0]
-    half = table.num_embeddings // 2
-    rows = [
-        Shard(table.name, edges, (0, table.embedding_dim), (n, n + 2))
-        for n, edges in enumerate([(0, half), (half, table.num_embeddings)])
-    ]
-    plan = ShardingPlan.of(task, [*rows, *(Shard.whole(other, 0, 2) for other in task.tables[1:])], group_size=2)
-    exported = to_torchrec(plan, task)
-    assert from_torchrec(exported, task, 2) == plan
-    with pytest.raises(InputError, match=r"is row_wise on 2 ranks, expected all 4; give group_size=2"):
-        from_torchrec(exported, task)
-
-
-def test_a_task_knows_its_mean_pooled_tables_without_a_model(task: ShardingTask) -> None:
-    first, *others = task.tables
-    task = dataclasses.replace(task, tables=(dataclasses.replace(first, pooling="mean"), *others))
-    block = -(-first.num_embeddings // 4)
-    edges = [(n * block, min((n + 1) * block, first.num_embeddings)) for n in range(4)]
-    rows = [Shard(first.name, of, (0, first.embedding_dim), n) for n, of in enumerate(edges)]
-    with pytest.raises(InputError, match=f"mean-pooled table '{first.name}' of collection"):
-        to_torchrec(ShardingPlan.of(task, [*rows, *(Shard.whole(other, 0) for other in others)]), task)

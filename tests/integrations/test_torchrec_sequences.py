@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import pytest
@@ -12,12 +12,10 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from test_torchrec_training import LEARNING_RATE, STEPS, Differences, held_weights, run, worst
+from test_torchrec_training import Kind, train, train_all
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -87,21 +85,16 @@ def everywhere(size: int, name: str) -> Shard:
 TW, CW, RW = "table_wise", "column_wise", "row_wise"
 #: By the number of ranks and what is special: a plan, and the types of tables a to d when it leaves.
 PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
-    (2, "whole"): (whole(a=0, b=1, c=1, d=0), (TW, TW, TW, TW)),
     (2, "a rank without tables"): (whole(a=1, b=1, c=1, d=1), (TW, TW, TW, TW)),
     (2, "columns"): (
         [*by_columns("a", (0, 8, 1), (8, 16, 0)), *by_columns("b", (0, 4, 0), (4, 8, 1), (8, 16, 0)), *whole(c=1, d=0)],
         (CW, CW, TW, TW),
     ),
-    (2, "rows"): ([*by_rows("a", 20, 40), *by_rows("c", 11, 21), *whole(b=1, d=0)], (RW, TW, RW, TW)),
     (2, "everything"): (
         [*by_rows("a", 20, 40), *by_columns("b", (0, 12, 1), (12, 16, 0)), *whole(c=0, d=1)], (RW, CW, TW, TW),
     ),
     (4, "columns of one host"): (
         [*by_columns("a", (0, 8, 3), (8, 16, 2)), *whole(b=1, c=0, d=2)], (CW, TW, TW, TW),
-    ),
-    (4, "everything"): (
-        [*by_rows("a", 10, 20, 30, 40), *by_columns("b", (0, 4, 3), (4, 16, 0)), *whole(c=2, d=1)], (RW, CW, TW, TW),
     ),
 }  # fmt: skip
 
@@ -126,65 +119,20 @@ def loss_of(rows: torch.Tensor) -> torch.Tensor:
     return (rows * torch.arange(WIDTH) + rows**2).sum() / 10
 
 
-def train(rank: int, plan: TorchRecPlan, size: int) -> Differences:
-    """Train with all ids: what makes them distinct, `fbgemm::jagged_unique_indices`, runs on GPUs alone."""
-    torch.manual_seed(0)
-    reference = make_model("cpu").words
-    before = {name: table.weight.detach().clone() for name, table in reference.embeddings.items()}
-    fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE}
-    sharder = EmbeddingCollectionSharder(fused_params=fused)
-    types = {name: sharding.sharding_type for name, sharding in plan.plan["words"].items()}
-    model = DistributedModelParallel(make_model("meta"), device=torch.device("cpu"), plan=plan, sharders=[sharder])
-    pieces = list(held_weights(model, types))
-    for name, (row, column), tensor in pieces:
-        tensor.copy_(before[name][row : row + tensor.shape[0], column : column + tensor.shape[1]])
-    optimizer = torch.optim.SGD(reference.parameters(), LEARNING_RATE)
-    output_error = loss_error = 0.0
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        rows = rows_of(model.module.words, sample(rank, step))
-        expected = [rows_of(reference, sample(r, step)) for r in range(size)]
-        losses = [loss_of(of_rank) for of_rank in expected]
-        output_error = max(output_error, float((rows - expected[rank]).detach().abs().max()))
-        loss_error = max(loss_error, abs(float(loss_of(rows).detach() - losses[rank].detach())))
-        loss_of(rows).backward()  # the fused optimizer updates the weights, too
-        (torch.stack(losses).sum() / size).backward()
-        optimizer.step()
-    weight_error = 0.0
-    for name, (row, column), tensor in pieces:
-        updated = reference.embeddings[name].weight.detach()
-        assert float((updated - before[name]).abs().max()) > 0.01
-        change = updated[row : row + tensor.shape[0], column : column + tensor.shape[1]] - tensor
-        weight_error = max(weight_error, float(change.abs().max()))
-    return Differences(output_error, loss_error, weight_error, len(model.module.words._lookups))
+#: With all ids: what makes them distinct, `fbgemm::jagged_unique_indices`, runs on GPUs alone.
+UNPOOLED = Kind(make_model, rows_of, sample, loss_of, EmbeddingCollectionSharder)
 
 
-@pytest.fixture(scope="module")
-def trained() -> Callable[[int, str], Differences]:
-    """All plans of one number of ranks are trained in one start of the processes."""
-    found: dict[tuple[int, str], Differences] = {}
-
-    def of_plan(size: int, name: str) -> Differences:
-        if (size, name) not in found:
-            task = task_of(size)
-            plans = {
-                key: to_torchrec(ShardingPlan.of(task, shards), task, make_model("meta"), device_type="cpu")
-                for (ranks, key), (shards, _) in PLANS.items() if ranks == size
-            }  # fmt: skip
-            answers = run(size, lambda rank: {key: train(rank, plan, size) for key, plan in plans.items()})
-            found.update({(size, key): worst([answer[key] for answer in answers]) for key in plans})
-        return found[size, name]
-
-    return of_plan
-
-
-@pytest.mark.parametrize(("size", "name"), PLANS)
-def test_losses_rows_and_weights_equal_the_unsharded_ones(trained: Any, size: int, name: str) -> None:
-    difference = trained(size, name)
-    assert difference.output < 1e-5
-    assert difference.loss < 1e-4  # sums over hundreds of rows
-    assert difference.weights < 1e-5
-    assert difference.operators == len(set(PLANS[size, name][1]))
+def test_losses_rows_and_weights_equal_the_unsharded_ones() -> None:
+    task = task_of(2)
+    plans = {
+        name: to_torchrec(ShardingPlan.of(task, shards), task, make_model("meta"), device_type="cpu")
+        for (size, name), (shards, _) in PLANS.items() if size == 2
+    }  # fmt: skip
+    jobs = {name: functools.partial(train, plan=plan, kind=UNPOOLED) for name, plan in plans.items()}
+    found = train_all(2, jobs)
+    close = {name: of.operators for name, of in found.items() if max(of.output, of.weights) < 1e-5 and of.loss < 1e-4}
+    assert close == {name: len(set(types)) for (size, name), (_, types) in PLANS.items() if size == 2}
 
 
 @pytest.mark.parametrize(("size", "name"), PLANS)

@@ -9,6 +9,12 @@ import torch
 from torch import nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 
 from shardgym import ShardingPlan, ShardingTask, Topology
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
@@ -30,6 +36,16 @@ def config(name: str, rows: int, width: int, *features: str, **options: object) 
 
 def collection(*configs: EmbeddingBagConfig, device: str | None = "meta") -> EmbeddingBagCollection:
     return EmbeddingBagCollection(tables=list(configs), device=None if device is None else torch.device(device))
+
+
+def remapped() -> nn.Module:
+    """A collection with managed collisions, which TorchRec's default sharders shard."""
+    bags = collection(config("mc", 100, 16))
+    collisions = MCHManagedCollisionModule(
+        100, torch.device("meta"), eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=2
+    )
+    managed = ManagedCollisionCollection({"mc": collisions}, bags.embedding_bag_configs())
+    return ManagedCollisionEmbeddingBagCollection(bags, managed)
 
 
 class Toy(nn.Module):

@@ -71,7 +71,7 @@ class ModelTable(NamedTuple):
     @property
     def parameter(self) -> str:
         """What its collection calls its weights."""
-        return f"{'embeddings' if self.pooling == 'none' else 'embedding_bags'}.{self.config.name}.weight"
+        return parameter_name(self.config.name, self.pooling)
 
 
 def join_name(path: str, table: str) -> str:
@@ -83,6 +83,11 @@ def split_name(name: str) -> tuple[str, str]:
     """Return path of the collection and name of the table there."""
     path, _, table = name.rpartition(".")
     return path, table
+
+
+def parameter_name(table: str, pooling: Pooling) -> str:
+    """Return what the weights of a table are called in its collection."""
+    return f"{'embeddings' if pooling == 'none' else 'embedding_bags'}.{table}.weight"
 
 
 def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[ModelTable]:

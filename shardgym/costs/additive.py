@@ -64,11 +64,7 @@ class NumberedShards(abc.ABC):
         """Return arrays with one row per shard; called once for each shard.
 
         A row may depend on the shard's table, rows and columns, and on the task's devices, batch, precision and
-        optimiser, and on whether ids are sent without repeats; not on its other tables.
-
-        Args:
-            task: that the shards are of.
-            keys: at least one.
+        optimiser, and on whether ids are sent without repeats; not on its other tables. There is at least one key.
         """
 
     @property
@@ -82,11 +78,7 @@ class NumberedShards(abc.ABC):
         return len(self._shards)
 
     def add_task(self, task: ShardingTask) -> int:
-        """Return the number of a task.
-
-        Raises:
-            InputError: the cost knows no tasks of this kind.
-        """
+        """Return the number of a task; one of a kind that the cost does not know is an `InputError`."""
         number = self._number_of_task.setdefault(task.digest, len(self._tasks))
         if number == len(self._tasks):
             self._tasks.append(task)
@@ -100,9 +92,6 @@ class NumberedShards(abc.ABC):
 
         Where columns of a shard begin does not matter, nor does its device: halves of the columns of a table have one
         number. So have halves of its rows, unless the table says that some are more popular than others.
-
-        Raises:
-            InputError: as `add_task`.
         """
         return self.encode_keys(task, [shard_key(task, shard) for shard in shards])
 
@@ -126,11 +115,7 @@ class NumberedShards(abc.ABC):
         return np.array(numbers, dtype=np.int64)
 
     def batch(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
-        """Return plans of one task as arrays.
-
-        Raises:
-            InputError: as `add_task`.
-        """
+        """Return plans of one task as arrays; raises as `add_task`."""
         keys = [key for plan in plans for key in plan_keys(task, plan)]
         numbers = self.encode_keys(task, keys)
         if not any(plan.has_replicas for plan in plans):
@@ -150,8 +135,7 @@ class NumberedShards(abc.ABC):
         """Return the number of each plan's task, that of its first shard unless the batch says it, shape (P,)."""
         if batch.tasks is not None:
             return batch.tasks
-        tasks: Ints = self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
-        return tasks
+        return np.asarray(self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]])
 
     def task(self, number: int) -> ShardingTask:
         """Return a task by its number."""
@@ -166,16 +150,12 @@ class NumberedShards(abc.ABC):
         self._shared = {}
 
     def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
-        """Return the loads of a shard; a cost whose exchanges take something else overrides it.
-
-        It may depend on what `describe` may depend on.
-        """
+        """Return the loads of a shard, which may depend on what `describe` may depend on."""
         return shard_loads(task, key)
 
     def loads(self, shards: Ints) -> Floats:
         """Return the loads of shards, by the columns of `shardgym.costs.links`, shape (n, LOADS)."""
-        loads: Floats = self._shards["loads"][shards]
-        return loads
+        return np.asarray(self._shards["loads"][shards])
 
     def ids_hidden(self, task: ShardingTask) -> bool:  # noqa: ARG002
         """Say whether ids of the next step travel while this one computes, which decides how steps add up.
@@ -248,8 +228,7 @@ class NumberedShards(abc.ABC):
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
         """Return what each device takes to exchange what its replicas have in common, shape (..., D).
 
-        It may depend on what `exchange_of` may depend on. Here it is the link model of the task's topology; arguments
-        as `exchanges_in_groups`.
+        It may depend on what `exchange_of` may depend on; arguments as `exchanges_in_groups`.
         """
         return replica_exchange_ms(task.topology, loads, groups, task.group_sync_interval or 1)
 
@@ -263,13 +242,11 @@ class AdditiveCosts(NumberedShards):
 
     Args:
         num_latents: their number K.
-
-    Attributes:
-        bounded: whether devices take at least what `least_ms` and `all_to_all_links` say, and collectives of rows and
-            replicas take a time that grows ever more slowly with what they move, or as fast. Then bounds of linear
-            programs hold for this cost.
     """
 
+    #: Whether devices take at least what `least_ms` and `all_to_all_links` say, and collectives of rows and replicas
+    #: take a time that grows ever more slowly with what they move, or as fast. Then bounds of linear programs hold for
+    #: this cost.
     bounded = False
 
     def __init__(self, num_latents: int) -> None:
@@ -322,8 +299,7 @@ class AdditiveCosts(NumberedShards):
 
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, K)."""
-        latents: Floats = self._shards["latents"][shards]
-        return latents
+        return np.asarray(self._shards["latents"][shards])
 
     def vectors(self, shards: Ints) -> Floats:
         """Return what is added up over a device: the latents of shards, then their loads; shape (n, K + LOADS)."""
@@ -388,10 +364,7 @@ class AdditiveCosts(NumberedShards):
         return quantized(ms.max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:
-        """Return all phases of P plans of a task, in the order of `PHASES`, shape (P, D, 5).
-
-        Memory, cover and widths are not checked: `CostModel.evaluate` has done that before it calls `score`.
-        """
+        """Return all phases of P feasible plans of a task, in the order of `PHASES`, shape (P, D, 5)."""
         return self.batch_ms(self.batch(task, plans))
 
     def batch_ms(self, batch: PlanBatch) -> Floats:
@@ -411,13 +384,7 @@ class AdditiveCosts(NumberedShards):
         return phases
 
     def phases_in_groups(self, number: int, groups: int, sums: Floats) -> Floats:
-        """Return all phases of P plans of one task, with replicas or in groups, shape (P, D, 5).
-
-        Args:
-            number: of the task.
-            groups: their number, of consecutive devices.
-            sums: added `vectors` of every device, shape (P, D, K + LOADS).
-        """
+        """Return all phases of P plans of one task; arguments as `exchanges_in_groups` and `per_device_ms`."""
         compute_ms = self.exact_compute_ms(sums)
         return join_phases(compute_ms, self.exchanges_in_groups(number, groups, compute_ms, sums[..., -LOADS:]))
 

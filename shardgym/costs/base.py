@@ -22,9 +22,6 @@ from shardgym.tasks.task import ShardingTask
 #: Entry-point group of cost models.
 GROUP = "shardgym.costs"
 
-#: End of the error message where `plans` is not a list of plans.
-
-
 #: Holders that costs know.
 _PRICED = "all rows of a table on one device each, on all, or on the same place of every group"
 
@@ -81,23 +78,14 @@ class CostModel(abc.ABC):
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Return the costs of feasible plans. Called by `evaluate`; this is what a subclass implements.
 
-        Args:
-            task: the task.
-            plans: at least one plan for it. All of them are known to be feasible.
-
-        Returns:
-            One cost per plan, in the same order. A plan that cannot be scored gets `no_cost(task, reason)`.
+        There is at least one plan. A plan that cannot be scored gets `no_cost(task, reason)`; costs are in the order of
+        plans.
         """
 
     def evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Score plans of one task together; measured costs interleave them.
 
-        Args:
-            task: the task.
-            plans: any number of plans for it.
-
-        Returns:
-            One cost per plan, in order. An infeasible plan costs infinity and says why.
+        Costs are in the order of plans. An infeasible plan costs infinity and says why.
 
         Raises:
             InputError: a plan was made for another task, or these are no task and plans; the task has unpooled tables,
@@ -192,15 +180,8 @@ class CostModel(abc.ABC):
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)
-        return PlanCost(
-            infinite(task.num_devices),
-            self.name,
-            self.version,
-            self.hardware,
-            compute,
-            communication,
-            reason=printable_line(reason),
-        )
+        times, reason = infinite(task.num_devices), printable_line(reason)
+        return PlanCost(times, self.name, self.version, self.hardware, compute, communication, reason=reason)
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         """Return how compute and communication of a task's plans come about, or would have."""

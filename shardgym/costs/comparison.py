@@ -43,56 +43,42 @@ NOISY = f"is within {TIE_ERRORS:g} standard errors of the two measurements."
 
 @dataclass(frozen=True, config=CONFIG)
 class DifferenceError(Record):
-    """How wrong a cost is about differences between plans of one task.
-
-    Attributes:
-        cost: its name.
-        version: its version.
-        devices: kind of device that the measurements are of.
-        cuts: of the plans.
-        error: median error of the logarithm of a ratio of two totals.
-        pairs: how many pairs it is the median of.
-        above: share of the pairs with a predicted difference above the error that are in the predicted order.
-        within: likewise, of the other pairs.
-        against: what was measured.
-    """
+    """How wrong a cost is about differences between plans of one task."""
 
     cost: Name
     version: Name
+    #: Kind of device that the measurements are of.
     devices: Devices
     cuts: Cuts
+    #: Median error of the logarithm of a ratio of two totals.
     error: Annotated[float, Field(gt=0)]
+    #: How many pairs it is the median of.
     pairs: Annotated[Whole, Field(ge=1)]
+    #: Share of the pairs with a predicted difference above the error that are in the predicted order.
     above: Share | None
+    #: Likewise, of the other pairs.
     within: Share | None
     against: Name
 
 
 @dataclass(frozen=True, config=CONFIG)
 class DifferenceErrors(Record):
-    """What is known of all costs.
+    """What is known of all costs."""
 
-    Attributes:
-        errors: at most one for each cost, version, kind of device and of cuts.
-    """
-
+    #: At most one for each cost, version, kind of device and of cuts.
     errors: tuple[DifferenceError, ...]
     schema: Literal["shardgym.difference_errors/1"] = "shardgym.difference_errors/1"
 
 
 class Comparison(NamedTuple):
-    """Two plans of one task, the first and the second, by one cost.
-
-    Attributes:
-        cost: its name.
-        change: the second total over the first, less 1.
-        noise: `TIE_ERRORS` standard errors of the difference of two measurements, relative; 0 of predictions.
-        error: of the cost for such plans; None where it is not known.
-    """
+    """Two plans of one task, the first and the second, by one cost."""
 
     cost: str
+    #: The second total over the first, less 1.
     change: float
+    #: `TIE_ERRORS` standard errors of the difference of two measurements, relative; 0 of predictions.
     noise: float
+    #: Of the cost for such plans; None where it is not known.
     error: DifferenceError | None
 
     @property
@@ -124,13 +110,7 @@ class Comparison(NamedTuple):
 def compare(
     task: ShardingTask, plans: tuple[ShardingPlan, ShardingPlan], costs: tuple[PlanCost, PlanCost]
 ) -> Comparison | None:
-    """Compare two plans of a task by their costs; None where one has no cost or takes 0 ms.
-
-    Args:
-        task: of the plans.
-        plans: the first and the second.
-        costs: of these, by one cost model.
-    """
+    """Compare two plans of a task by their costs; None where one has no cost or takes 0 ms."""
     first, second = costs
     if not (first.feasible and second.feasible and first.total_ms and second.total_ms):
         return None
@@ -141,13 +121,7 @@ def compare(
 
 
 def verdict_text(cost: str, error: DifferenceError | None, verdict: Verdict) -> str:
-    """Return what is said of a difference, e.g. "is above the error of ...".
-
-    Args:
-        cost: its name.
-        error: of it, for such plans.
-        verdict: "unknown" where there is no error.
-    """
+    """Return what is said of a difference by a cost with this error, e.g. "is above the error of ..."."""
     if error is None:
         return f"cannot be judged: the error of '{cost}' for such plans is not known."
     share = error.above if verdict == "above" else error.within

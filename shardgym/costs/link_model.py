@@ -37,30 +37,25 @@ from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 from shardgym.tasks.topology import Topology
 
 NotNegative = Annotated[float, Field(ge=0)]
-
-#: Of an id, and of the length of a bag.
 _ID_BYTES = 8
 
 
 class StepWork(NamedTuple):
-    """Work of each device between the exchanges of a step, in ms, each of shape (..., D).
+    """Work of each device between the exchanges of a step, in ms, each of shape (..., D)."""
 
-    Attributes:
-        pack_ids: before lengths of bags are exchanged.
-        count_ids: before ids are exchanged.
-        group_ids: before the forward compute, which needs ids by table.
-        forward: compute, before pooled values are exchanged.
-        join_outputs: puts together what has come.
-        pack_gradients: before gradients are exchanged.
-        backward: compute, which ends the step; no exchange waits for it.
-    """
-
+    #: Before lengths of bags are exchanged.
     pack_ids: Floats
+    #: Before ids are exchanged.
     count_ids: Floats
+    #: Before the forward compute, which needs ids by table.
     group_ids: Floats
+    #: Compute, before pooled values are exchanged.
     forward: Floats
+    #: Puts together what has come.
     join_outputs: Floats
+    #: Before gradients are exchanged.
     pack_gradients: Floats
+    #: Compute, which ends the step; no exchange waits for it.
     backward: Floats
 
 
@@ -74,23 +69,21 @@ class LinkModel(Record):
 
     The processes of all devices share the cores that hand their bytes to the network. So that takes the bytes of all
     devices, however they are spread.
-
-    Attributes:
-        start_ms: start-up time of an exchange.
-        peer_ms: start-up time for every other device.
-        wire_factor: bytes on the wire for each byte of payload, in the busier direction.
-        host_ns_per_byte: time of the cores for each byte that any device sends.
-        hardware: tag of the machine it was fitted on.
-        error: median relative error of the fit.
-        exchanges: how many exchanges it was fitted to.
     """
 
+    #: Start-up time of an exchange.
     start_ms: NotNegative
+    #: Start-up time for every other device.
     peer_ms: NotNegative
+    #: Bytes on the wire for each byte of payload, in the busier direction.
     wire_factor: NotNegative
+    #: Time of the cores for each byte that any device sends.
     host_ns_per_byte: NotNegative
+    #: Tag of the machine it was fitted on.
     hardware: Name
+    #: Median relative error of the fit.
     error: NotNegative
+    #: How many exchanges it was fitted to.
     exchanges: int
     schema: Literal["shardgym.link_model/2"] = "shardgym.link_model/2"
 
@@ -186,12 +179,7 @@ class LinkModel(Record):
         return np.where(takes_place, self.exit_ms(topology, entry_ms, exchange.sent_bytes, exchange.peers), entry_ms)
 
     def _everywhere(self, task: ShardingTask, loads: Floats) -> tuple[_Transfer | None, _Transfer | None]:
-        """Return the exchange of partial sums among all devices, and that of replicas; None where there is none.
-
-        Args:
-            task: batch, precision and topology.
-            loads: by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
-        """
+        """Return the exchange of partial sums among all devices, and that of replicas; None where there is none."""
         factors = _factors(self, task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
         found: list[_Transfer | None] = []
         columns = loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
@@ -210,12 +198,7 @@ class LinkModel(Record):
         return found[0], found[1]
 
     def _transfers(self, task: ShardingTask, loads: Floats) -> list[_Transfer]:
-        """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags.
-
-        Args:
-            task: batch, precision and topology.
-            loads: ids, columns and shards of each device, shape (..., D, 3).
-        """
+        """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags."""
         factors = _factors(self, task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
         # Bytes that a device owns of each sample, in the order of loads, each load in one piece.
         owned = np.ascontiguousarray(np.moveaxis(loads * factors.item_bytes, -1, 0))
@@ -244,36 +227,33 @@ class LinkModel(Record):
 
 
 class _Factors(NamedTuple):
-    """What bytes of a sample take in exchanges of one kind of task; by kinds of links are those that it has, K.
+    """What bytes of a sample take in exchanges of one kind of task; by kinds of links are those that it has, K."""
 
-    Attributes:
-        item_bytes: of an id, of a column, and of the length of a bag, shape (3,).
-        domains: fast domain of every device; None where all devices have links of one kind, shape (D,).
-        received_ms: of a byte that others own over these links, shape (K, D).
-        latency_ms: of these links, shape (K,).
-        owner_ms: of a byte that the device owns and sends, shape (D,).
-        host_ms: of it, what handing it over takes, shape (D,).
-        start_ms: of an exchange, without latency.
-        has_samples: which devices have samples; None where all have.
-        sums_ms: of a column of partial sums among all devices, sending and receiving, shape (2, D).
-        sums_host_ms: of it, what handing over takes.
-        replicas_ms: of a byte of gradients that all devices have, in one way of an all-reduce, as `sums_ms`.
-        replicas_host_ms: of it, what handing over takes.
-        everywhere_start_ms: of these two exchanges, with latency.
-    """
-
+    #: Of an id, of a column, and of the length of a bag, shape (3,).
     item_bytes: Ints
+    #: Fast domain of every device; None where all devices have links of one kind, shape (D,).
     domains: Ints | None
+    #: Of a byte that others own over these links, shape (K, D).
     received_ms: Floats
+    #: Of these links, shape (K,).
     latency_ms: Floats
+    #: Of a byte that the device owns and sends, shape (D,).
     owner_ms: Floats
+    #: Of it, what handing it over takes, shape (D,).
     host_ms: Floats
+    #: Of an exchange, without latency.
     start_ms: float
+    #: Which devices have samples; None where all have.
     has_samples: Bools | None
+    #: Of a column of partial sums among all devices, sending and receiving, shape (2, D).
     sums_ms: Floats
+    #: Of it, what handing over takes.
     sums_host_ms: float
+    #: Of a byte of gradients that all devices have, in one way of an all-reduce, as `sums_ms`.
     replicas_ms: Floats
+    #: Of it, what handing over takes.
     replicas_host_ms: float
+    #: Of these two exchanges, with latency.
     everywhere_start_ms: float
 
 
@@ -306,14 +286,11 @@ def _factors(links: LinkModel, topology: Topology, batch_size: int, element_byte
 
 
 class Collective(NamedTuple):
-    """An exchange of a collective, in the form of an all-to-all.
+    """An exchange of a collective, in the form of an all-to-all."""
 
-    Attributes:
-        sent_bytes: what each device sends to each, shape (..., D, D).
-        peers: how many others a device exchanges with.
-    """
-
+    #: What each device sends to each, shape (..., D, D).
     sent_bytes: Floats
+    #: How many others a device exchanges with.
     peers: int
 
     def reversed(self) -> Collective:
@@ -349,24 +326,19 @@ def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
 
 
 class _Transfer(NamedTuple):
-    """An exchange between the owners of shards and the holders of samples, in either direction.
+    """An exchange between the owners of shards and the holders of samples, in either direction."""
 
-    Every device is both, so it has two loads: what it sends as the one it receives as the other in reverse.
-
-    Attributes:
-        start_ms: until it starts, shape (..., 1).
-        owner_ms: busy with what goes to or comes from all others for its shards, shape (..., D).
-        holder_ms: busy with what comes from or goes to all others for its samples, shape (..., D).
-        owns: whether a device has anything to send as an owner, shape (..., D); None where all have.
-        has_samples: likewise as a holder, shape (D,); None where all have.
-        takes_place: in which placements there is anything to exchange, shape (..., 1); None where in all.
-    """
-
+    #: Until it starts, shape (..., 1).
     start_ms: Floats | float
+    #: Busy with what goes to or comes from all others for its shards, shape (..., D).
     owner_ms: Floats
+    #: Busy with what comes from or goes to all others for its samples, shape (..., D).
     holder_ms: Floats
+    #: Whether a device has anything to send as an owner, shape (..., D); None where all have.
     owns: Bools | None
+    #: Likewise as a holder, shape (D,); None where all have.
     has_samples: Bools | None
+    #: In which placements there is anything to exchange, shape (..., 1); None where in all.
     takes_place: Bools | None = None
 
     def from_owners(self, entry_ms: Floats) -> Floats:

@@ -98,12 +98,7 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
     """Return the time of one all-to-all with aligned start on each device, in ms, shape (..., D).
 
     Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.
-
-    Args:
-        topology: devices and links.
-        widths: columns of each device's pooled output, of one plan or of many, shape (..., D).
-        batch_size: samples over all devices.
-        element_bytes: bytes of one value.
+    `widths` are the columns of each device's pooled output, of one plan or of many, shape (..., D).
     """
     prices = link_prices(topology, batch_size, element_bytes)
     total = widths.sum(axis=-1, keepdims=True)
@@ -126,13 +121,7 @@ def output_exchange_ms(topology: Topology, loads: Floats, batch_size: int, eleme
     What is whole in its rows goes by an all-to-all. Partial sums of tables cut by rows are added up on the way: by a
     reduce-scatter of all devices; or, of tables that one fast domain holds, by one inside of it, and then an all-to-all
     between the same places of all domains. These exchanges follow each other. The backward pass takes as long, with
-    all-gathers in place of reduce-scatters.
-
-    Args:
-        topology: devices and links.
-        loads: of each device, shape (..., D, LOADS).
-        batch_size: samples over all devices.
-        element_bytes: bytes of one value.
+    all-gathers in place of reduce-scatters. Loads are those of each device, shape (..., D, LOADS).
     """
     transfer = transfer_ms(topology, loads[..., COLUMNS], batch_size, element_bytes)
     return with_row_exchange_ms(topology, transfer, loads, batch_size * element_bytes)
@@ -142,11 +131,8 @@ def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
     """Return the time of a reduce-scatter or an all-gather among all devices, in ms; nothing takes no time.
 
     A ring passes every device. Each link carries all but one share of the bytes; between domains a ring has the links
-    of all devices of a domain, as it is cut into as many rings.
-
-    Args:
-        topology: devices and links.
-        num_bytes: that each device puts in, or gets out of an all-gather, any shape.
+    of all devices of a domain, as it is cut into as many rings. `num_bytes`, of any shape, are what each device puts
+    in, or gets out of an all-gather.
     """
     devices = topology.num_devices
     domain = topology.fast_domain_size
@@ -164,20 +150,12 @@ ReduceScatter = Callable[[Topology, Floats], Floats]
 
 
 def with_row_exchange_ms(
-    topology: Topology,
-    transfer: Floats,
-    loads: Floats,
-    column_bytes: float,
+    topology: Topology, transfer: Floats, loads: Floats, column_bytes: float,
     reduce_scatter: ReduceScatter = reduce_scatter_ms,
-) -> Floats:
+) -> Floats:  # fmt: skip
     """Return the time of an all-to-all, where there is one, and of the exchange of partial sums, in ms, (..., D).
 
-    Args:
-        topology: devices and links.
-        transfer: of the all-to-all, shape (..., D).
-        loads: of each device, shape (..., D, LOADS).
-        column_bytes: of one column of the whole batch.
-        reduce_scatter: its time.
+    The all-to-all takes `transfer`, of the same shape. `column_bytes` are those of one column of the whole batch.
     """
     if not loads[..., :IDS].any():
         return transfer
@@ -252,7 +230,7 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int, interval
     Args:
         topology: devices and links.
         loads: of each device, shape (..., D, LOADS).
-        groups: of consecutive devices.
+        groups: their number, of consecutive devices.
         interval: steps after which groups exchange; a step takes its share.
     """
     everywhere = 2 * reduce_scatter_ms(topology, loads[..., REPLICA_BYTES])
@@ -263,14 +241,9 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int, interval
 
 
 def operators(loads: Floats) -> Ints:
-    """Return how many fused operators each device runs, shape (...): one for each way to exchange outputs.
-
-    Args:
-        loads: of each device, shape (..., LOADS).
-    """
+    """Return how many fused operators devices run by their loads, shape (...): one for each way to exchange outputs."""
     special = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS, REPLICAS]] > 0
-    found: Ints = special.sum(axis=-1) + (loads[..., COLUMNS] > 0)
-    return found
+    return np.asarray(special.sum(axis=-1) + (loads[..., COLUMNS] > 0))
 
 
 class LinkPrices(NamedTuple):
@@ -280,17 +253,15 @@ class LinkPrices(NamedTuple):
     long as the largest of four figures: `latency_ms[k, d] + sent_ms[k, d] * own` and
     `latency_ms[k, d] + received_ms[k, d] * others`. `own` are the device's columns; `others` are those of the rest of
     its domain for k = 0, and those of all other domains for k = 1. All are 0 for links that a device does not use.
-
-    Attributes:
-        latency_ms: start-up time, shape (2, D).
-        sent_ms: per column of the device, shape (2, D).
-        received_ms: per column of the others, shape (2, D).
-        domains: fast domain of every device, shape (D,).
     """
 
+    #: Start-up time, shape (2, D).
     latency_ms: Floats
+    #: Per column of the device, shape (2, D).
     sent_ms: Floats
+    #: Per column of the others, shape (2, D).
     received_ms: Floats
+    #: Fast domain of every device, shape (D,).
     domains: Ints
 
 

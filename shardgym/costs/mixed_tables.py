@@ -7,15 +7,7 @@ from shardgym.tasks.task import ShardingTask
 
 
 def check_pooled(task: ShardingTask, what: str) -> None:
-    """Refuse unpooled tables, of which a cost knows nothing.
-
-    Args:
-        task: the task.
-        what: refuses, for the message.
-
-    Raises:
-        InputError: a table puts out a row for each id.
-    """
+    """Raise `InputError` for unpooled tables, of which a cost knows nothing; `what` refuses, for the message."""
     for table in task.tables:
         if not table.is_pooled:
             raise InputError(
@@ -25,11 +17,7 @@ def check_pooled(task: ShardingTask, what: str) -> None:
 
 
 def check_all_ids(task: ShardingTask, what: str) -> None:
-    """Refuse ids that are sent without repeats, of which a cost knows nothing; arguments as `check_pooled`.
-
-    Raises:
-        InputError: the task says `dedup_ids`.
-    """
+    """Raise `InputError` for ids without repeats, of which a cost knows nothing; arguments as `check_pooled`."""
     if task.dedup_ids:
         raise InputError(f"{what} knows no ids without repeats, and the task has dedup_ids: 'roofline' and 'gpu' do")
 
@@ -37,17 +25,11 @@ def check_all_ids(task: ShardingTask, what: str) -> None:
 def check_alike(
     task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it", *, unpooled: bool = False
 ) -> None:
-    """Refuse tables of which a cost that was measured or learned from others knows nothing, or what asks such a cost.
+    """Raise `InputError` for tables of which a cost that was measured or learned from others knows nothing.
 
-    Args:
-        task: the task.
-        what: refuses, for the message.
-        remedy: what to do instead, likewise.
-        unpooled: whether it knows unpooled tables, which may have several features.
-
-    Raises:
-        InputError: a table has another precision or optimiser than the task, several features, or weighted ids, or is
-            unpooled; or ids are sent without repeats.
+    These are tables of another precision or optimiser than the task's, of several features, with weighted ids, or
+    unpooled, unless the cost knows `unpooled` ones; and ids without repeats. The message says what refuses, and the
+    remedy.
     """
     if not unpooled:
         check_pooled(task, what)

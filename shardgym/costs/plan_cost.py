@@ -78,38 +78,30 @@ CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=
 
 @dataclass(frozen=True, eq=False, config=CONFIG)
 class PlanCost(Record):
-    """The cost of one plan on one task, in milliseconds per training step.
+    """The cost of one plan on one task, in milliseconds per training step."""
 
-    Attributes:
-        per_device: read-only array, shape (D, 5): exchange of ids (0 where a cost has none), forward compute, forward
-            communication, backward communication, backward compute of every device. All infinite when the plan is
-            infeasible or could not be measured.
-        cost: name of the cost model.
-        version: version of the cost model.
-        hardware: tag of the hardware that the times are of.
-        compute: how the compute columns came about.
-        communication: how the communication columns came about.
-        reason: why there are no times; None for a feasible plan.
-        noise: relative standard error of `total_ms`; 0 for a deterministic cost.
-        repeats: measurements behind each time.
-        session: identifies times that were measured interleaved and may be compared without drift; "" if it does
-            not matter.
-        notes: what a reader must know besides, e.g. that devices shared cores.
-        ids_hidden: whether ids travel while the step before computes, so that what they take is no part of
-            `device_ms`; false where there are none.
-    """
-
+    #: Read-only array, shape (D, 5): exchange of ids (0 where a cost has none), forward compute, forward communication,
+    #: backward communication, backward compute of every device. All infinite when the plan is infeasible or could not
+    #: be measured.
     per_device: Matrix
     cost: Label
     version: Label
+    #: Tag of the hardware that the times are of.
     hardware: Label
     compute: Source = "modelled"
     communication: Source = "modelled"
+    #: Why there are no times; None for a feasible plan.
     reason: str | None = None
+    #: Relative standard error of `total_ms`; 0 for a deterministic cost.
     noise: Annotated[float, Field(ge=0)] = 0.0
+    #: Measurements behind each time.
     repeats: Annotated[int, Field(ge=0)] = 1
+    #: Identifies times that were measured interleaved and may be compared without drift; "" if it does not matter.
     session: str = ""
+    #: What a reader must know besides, e.g. that devices shared cores.
     notes: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    #: Whether ids travel while the step before computes, so that what they take is no part of `device_ms`; false where
+    #: there are none.
     ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
 
@@ -172,7 +164,7 @@ def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden:
     Args:
         per_device: shape (P, D, 5); becomes read-only.
         notes: of each plan.
-        ids_hidden: likewise, shape (P,).
+        ids_hidden: of each plan, shape (P,).
         **same: fields that they share.
     """
     if not len(per_device):

@@ -39,35 +39,30 @@ _TASKS_KEPT = 256
 
 @dataclass(frozen=True)
 class DeviceConstants:
-    """Constants of one device.
+    """Constants of one device."""
 
-    Attributes:
-        memory_bandwidth: bytes per second of reads and of streaming writes.
-        update_bandwidth: bytes per second of scattered read-modify-writes, reads and writes both counted.
-        cache_bytes: capacity of the cache for rows that a batch touches again.
-        cache_bandwidth: bytes per second out of that cache.
-        access_bytes: smallest number of bytes that a row access moves; narrower rows cost as much.
-        row_access_ns: latency of a row that is not in the cache, as far as other accesses do not hide it.
-        lookup_ns: work per id that does not depend on the width, as far as other work does not hide it.
-        forward_ms: fixed cost of a device that holds any table: kernel launches and host work.
-        backward_ms: likewise for the backward pass, which sorts ids before it updates rows.
-        table_ms: fixed cost of every shard, in each direction.
-        source: where the figures come from.
-        host_bandwidth: bytes per second to the memory of the host in one direction, PCIe by the data sheet; 0 where
-            there is no bus.
-    """
-
+    #: Bytes per second of reads and of streaming writes.
     memory_bandwidth: float
+    #: Bytes per second of scattered read-modify-writes, reads and writes both counted.
     update_bandwidth: float
+    #: Capacity of the cache for rows that a batch touches again.
     cache_bytes: int
+    #: Bytes per second out of that cache.
     cache_bandwidth: float
+    #: Smallest number of bytes that a row access moves; narrower rows cost as much.
     access_bytes: int
+    #: Latency of a row that is not in the cache, as far as other accesses do not hide it.
     row_access_ns: float
+    #: Work per id that does not depend on the width, as far as other work does not hide it.
     lookup_ns: float
+    #: Fixed cost of a device that holds any table: kernel launches and host work.
     forward_ms: float
+    #: Likewise for the backward pass, which sorts ids before it updates rows.
     backward_ms: float
+    #: Fixed cost of every shard, in each direction.
     table_ms: float
     source: str
+    #: Bytes per second to the memory of the host in one direction, PCIe by the data sheet; 0 where there is no bus.
     host_bandwidth: float = 0.0
 
 
@@ -165,12 +160,8 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     """Return what rows of a shard in the memory of the host add, forward and backward, in ms.
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
-    distinct rows that it has not got are read, and states are read and written. Both directions work at once.
-
-    Args:
-        task: the task.
-        key: of the shard.
-        bus: bytes per second in one direction.
+    distinct rows that it has not got are read, and states are read and written. Both directions work at once, each with
+    as many bytes per second as the bus has.
     """
     if key.compute_kernel == "fused":
         return 0.0, 0.0
@@ -267,11 +258,7 @@ _FIXED_MS = np.array([(device.forward_ms, device.backward_ms) for device in DEVI
 
 
 def device_constants(name: str) -> DeviceConstants:
-    """Return the constants of a device.
-
-    Raises:
-        UnknownNameError: no such device; the closest names are given.
-    """
+    """Return the constants of a device; others are an `UnknownNameError` with the closest names."""
     if name not in DEVICES:
         raise UnknownNameError("device", name, DEVICES)
     return DEVICES[name]
@@ -297,8 +284,7 @@ class RooflineCost(CostModel):
     Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of
     the topology, or that of the card's data sheet. Communication is the link model of the task's topology, and
     no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
-    `shardgym.costs.links.exchange_times`. Devices
-    without shards compute for free.
+    `shardgym.costs.links.exchange_times`. Devices without shards compute for free.
 
     Args:
         hardware: a key of `DEVICES` that replaces the device named by each task's topology.
@@ -312,7 +298,6 @@ class RooflineCost(CostModel):
     replicas = True
     unpooled = True
     host_memory = True
-    #: Of the formulas.
     version = "5"
 
     def __init__(self, hardware: str | None = None) -> None:
@@ -410,8 +395,7 @@ class AdditiveRoofline(AdditiveCosts):
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
         numbers = np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
-        fixed_ms: Floats = _FIXED_MS[numbers]
-        return fixed_ms
+        return np.asarray(_FIXED_MS[numbers])
 
 
 class _UnlimitedRoofline(AdditiveRoofline):

@@ -32,31 +32,24 @@ _POSITION = 0.5
 
 
 class ShardKey(NamedTuple):
-    """What the time of a shard depends on. Where its columns begin does not matter.
-
-    Attributes:
-        table: its name.
-        rows: their number.
-        columns: likewise.
-        served: devices whose samples each holder looks up: 1 for a table that all devices hold, the size of a group in
-            2D parallelism; 0 stands for all devices.
-        in_domain: whether one fast domain of several has all pieces of these columns, so that their sums are added up
-            inside of it before they leave it.
-        first_row: where its rows begin, if some are known to be more popular than others; else 0, and 0 for all rows.
-        compute_kernel: which memory its rows are in, see `Shard`.
-        cache_load_factor: likewise.
-        summed_on_device: whether its device has all rows of these columns, in shards of several kernels, so that their
-            sums are added up there and go to others as those of a whole table do.
-    """
+    """What the time of a shard depends on. Where its columns begin does not matter."""
 
     table: str
     rows: int
     columns: int
+    #: Devices whose samples each holder looks up: 1 for a table that all devices hold, the size of a group in 2D
+    #: parallelism; 0 stands for all devices.
     served: int = 0
+    #: Whether one fast domain of several has all pieces of these columns, so that their sums are added up inside of it
+    #: before they leave it.
     in_domain: bool = False
+    #: Where its rows begin, if some are known to be more popular than others; else 0, and 0 for all rows.
     first_row: int = 0
+    #: Which memory its rows are in, see `Shard`.
     compute_kernel: ComputeKernel = "fused"
     cache_load_factor: float = 0.0
+    #: Whether its device has all rows of these columns, in shards of several kernels, so that their sums are added up
+    #: there and go to others as those of a whole table do.
     summed_on_device: bool = False
 
     @property
@@ -66,22 +59,19 @@ class ShardKey(NamedTuple):
 
 
 class PlanBatch(NamedTuple):
-    """P complete plans as arrays. They may be of different tasks with the same number of devices.
+    """P complete plans as arrays. They may be of different tasks with the same number of devices."""
 
-    Attributes:
-        num_devices: D of every plan.
-        counts: pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,).
-        shards: of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,).
-        devices: of these pairs, shape (H,).
-        groups: number of them in each plan, for 2D parallelism, shape (P,); None where each plan has one.
-        tasks: number of each plan's task, shape (P,); None where its shards say it, see `NumberedShards.share_shards`.
-    """
-
+    #: D of every plan.
     num_devices: int
+    #: Pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,).
     counts: Ints
+    #: Of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,).
     shards: Ints
+    #: Likewise, shape (H,).
     devices: Ints
+    #: Of 2D parallelism in each plan, shape (P,); None where each plan has one.
     groups: Ints | None = None
+    #: Number of each plan's task, shape (P,); None where its shards say it, see `NumberedShards.share_shards`.
     tasks: Ints | None = None
 
 

@@ -25,9 +25,6 @@ QUANTUM = 2.0**-20
 #: Significant bits of what linear programs and greedy rules are made of: the same numbers on all processors.
 BITS = 30
 
-#: Significant bits of what a fit returns, whose errors are larger: see `quantized_fit`.
-_FIT_BITS = 20
-
 
 def quantized(values: float | Floats) -> Floats:
     """Return numbers rounded to multiples of `QUANTUM`; infinite ones stay so."""
@@ -45,4 +42,4 @@ def quantized_fit(coefficients: Floats) -> Floats:
 
     A fit multiplies rounding errors by how badly its problem is conditioned, so fewer digits are the same everywhere.
     """
-    return rounded(coefficients, _FIT_BITS)
+    return rounded(coefficients, bits=20)

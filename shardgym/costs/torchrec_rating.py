@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,22 +41,19 @@ _GIB_PER_MS = 2**30 / 1000
 
 @dataclass(frozen=True)
 class PlannerConstants:
-    """Arguments of TorchRec's `Topology` that enter the rating, with its defaults; bandwidths in bytes per ms.
+    """Arguments of TorchRec's `Topology` that enter the rating, with its defaults; bandwidths in bytes per ms."""
 
-    Attributes:
-        compute_device: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`.
-        hbm_mem_bw: memory bandwidth of a GPU.
-        ddr_mem_bw: memory bandwidth of a host.
-        intra_host_bw: of an exchange among devices of one host.
-        inter_host_bw: of every other exchange, for each device.
-        bwd_compute_multiplier: backward compute over forward compute.
-    """
-
+    #: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`.
     compute_device: Literal["cuda", "cpu"] = "cuda"
+    #: Memory bandwidth of a GPU.
     hbm_mem_bw: float = 897 * _GIB_PER_MS
+    #: Memory bandwidth of a host.
     ddr_mem_bw: float = 51 * _GIB_PER_MS
+    #: Of an exchange among devices of one host.
     intra_host_bw: float = 600 * _GIB_PER_MS
+    #: Of every other exchange, for each device.
     inter_host_bw: float = 12.5 * _GIB_PER_MS
+    #: Backward compute over forward compute.
     bwd_compute_multiplier: float = 2.0
 
     def __post_init__(self) -> None:
@@ -150,23 +147,17 @@ class TorchRecRatingCost(CostModel):
     `local_world_size`) and of those in a fast domain (its `pod_size` hosts). Plans must fit into memory as the task
     counts it. All kinds of plans are rated, apart from tiers, which TorchRec has none of.
 
-    Args:
-        compute_device: see `PlannerConstants`, like all others.
-        hbm_mem_bw: memory bandwidth of a GPU in bytes per ms.
-        ddr_mem_bw: memory bandwidth of a host in bytes per ms.
-        intra_host_bw: bandwidth of exchanges inside of a host in bytes per ms.
-        inter_host_bw: bandwidth of exchanges between hosts in bytes per ms.
-        bwd_compute_multiplier: backward compute over forward compute.
+    Arguments are the fields of `PlannerConstants`.
 
     Raises:
         InputError: a constant is no positive number, or the device is neither "cuda" nor "cpu".
     """
 
-    name: ClassVar[str] = "torchrec_rating"
-    version: ClassVar[str] = "2"
-    deterministic: ClassVar[bool] = True
-    replicas: ClassVar[bool] = True
-    unpooled: ClassVar[bool] = True
+    name = "torchrec_rating"
+    version = "2"
+    deterministic = True
+    replicas = True
+    unpooled = True
 
     def __init__(
         self,
@@ -208,9 +199,6 @@ class AdditiveTorchRecRating(AdditiveCosts):
     """The prices of `TorchRecRatingCost`: latents are the four times of a shard, in the order of `PHASES` after "ids".
 
     Exchanges add up over shards like compute. So `device_ms` holds them, and `exchange_of` has nothing to add.
-
-    Args:
-        constants: of the planner.
     """
 
     def __init__(self, constants: PlannerConstants) -> None:

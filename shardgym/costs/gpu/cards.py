@@ -13,29 +13,22 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU. Bandwidths are bytes per second, of one direction where links have two.
+    """One GPU. Bandwidths are bytes per second, of one direction where links have two."""
 
-    Attributes:
-        memory_bandwidth: of streaming reads: measured where somebody published it, else `STREAM_SHARE` of the peak.
-        l2_bytes: size of the second-level cache.
-        sms: streaming multiprocessors.
-        clock_hz: boost clock.
-        nvlink: to other GPUs of its domain; PCIe where the card has no NVLink.
-        nic: its network card, to other domains.
-        domain_size: GPUs that share the fast links.
-        host: PCIe or other link to the memory of the host.
-        memory_bytes: what it holds; the gigabytes of data sheets are GiB, less what error correction takes.
-        source: where the figures come from.
-    """
-
+    #: Of streaming reads: measured where somebody published it, else `STREAM_SHARE` of the peak.
     memory_bandwidth: float
     l2_bytes: int
     sms: int
     clock_hz: float
+    #: To other GPUs of its domain; PCIe where the card has no NVLink.
     nvlink: float
+    #: Its network card, to other domains.
     nic: float
+    #: GPUs that share the fast links.
     domain_size: int
+    #: PCIe or other link to the memory of the host.
     host: float
+    #: What it holds; the gigabytes of data sheets are GiB, less what error correction takes.
     memory_bytes: int
     source: str
 
@@ -124,11 +117,7 @@ CARDS: dict[str, Card] = {
 
 
 def card(name: str) -> Card:
-    """Return a card by name.
-
-    Raises:
-        UnknownNameError: no such card; the closest names are given.
-    """
+    """Return a card by name; others are an `UnknownNameError` with the closest names."""
     if name not in CARDS:
         raise UnknownNameError("GPU", name, CARDS)
     return CARDS[name]

@@ -36,34 +36,31 @@ _SWITCHES_ADD_FROM = 400e9
 
 @dataclass(frozen=True)
 class CollectiveConstants:
-    """What all links share in row collectives.
+    """What all links share in row collectives."""
 
-    Attributes:
-        ring_share: of NVLink's bandwidth that a ring gets.
-        switch_share: of it that all-reduces get where switches add up; they move fewer bytes than are counted.
-        card_share: of the bandwidth of network cards.
-        node_fall: what each doubling of the nodes adds to the time that the network takes, as a share.
-        device_us: start-up time of a ring for each of its devices.
-        node_us: besides, for each of its nodes if they are several.
-        ramp: start-up time that large messages add to that of small ones, as a factor.
-        ramp_bytes: for each device, with which half of the ramp is paid.
-        reduce_us: start-up time of an all-reduce.
-        reduce_node_us: besides, for each doubling of the nodes.
-        reduce_ramp: as `ramp`, of all-reduces.
-        reduce_ramp_bytes: in all, with which half of that is paid.
-    """
-
+    #: Of NVLink's bandwidth that a ring gets.
     ring_share: float = 0.756
+    #: Of it that all-reduces get where switches add up; they move fewer bytes than are counted.
     switch_share: float = 0.907
+    #: Of the bandwidth of network cards.
     card_share: float = 0.939
+    #: What each doubling of the nodes adds to the time that the network takes, as a share.
     node_fall: float = 0.0496
+    #: Start-up time of a ring for each of its devices.
     device_us: float = 1.87
+    #: Besides, for each of its nodes if they are several.
     node_us: float = 2.96
+    #: Start-up time that large messages add to that of small ones, as a factor.
     ramp: float = 2.45
+    #: For each device, with which half of the ramp is paid.
     ramp_bytes: float = 65536.0
+    #: Start-up time of an all-reduce.
     reduce_us: float = 20.6
+    #: Besides, for each doubling of the nodes.
     reduce_node_us: float = 14.9
+    #: As `ramp`, of all-reduces.
     reduce_ramp: float = 6.18
+    #: In all, with which half of that is paid.
     reduce_ramp_bytes: float = 16777216.0
 
 
@@ -74,12 +71,8 @@ def reduce_scatter_ms(topology: Topology, input_bytes: Floats, constants: Collec
     """Return the time of one reduce-scatter among all devices, in ms, in the shape of `input_bytes`.
 
     Within domains only, as the first stage of TorchRec's `table_row_wise`, every domain has one of its own at the same
-    time: pass a topology of one domain.
-
-    Args:
-        topology: devices and links by data sheets.
-        input_bytes: bytes that each device puts in; it gets `1 / num_devices` of them back, added up.
-        constants: of the model.
+    time: pass a topology of one domain. Links are those of data sheets. Each device puts in so many bytes, and gets
+    `1 / num_devices` of them back, added up.
     """
     sizes = np.asarray(input_bytes, dtype=np.float64)
     devices = topology.num_devices
@@ -96,12 +89,8 @@ def reduce_scatter_ms(topology: Topology, input_bytes: Floats, constants: Collec
 def all_reduce_ms(topology: Topology, num_bytes: Floats, constants: CollectiveConstants = COLLECTIVES) -> Floats:
     """Return the time of one all-reduce among all devices, in ms, in the shape of `num_bytes`.
 
-    Between replicas that are fewer than all devices: see `shardgym.costs.links.peers_of`.
-
-    Args:
-        topology: devices and links by data sheets.
-        num_bytes: bytes that each device puts in, and gets back added up.
-        constants: of the model.
+    Between replicas that are fewer than all devices: see `shardgym.costs.links.peers_of`. Links are those of data
+    sheets. Each device puts in so many bytes, and gets as many back, added up.
     """
     sizes = np.asarray(num_bytes, dtype=np.float64)
     devices = topology.num_devices

@@ -70,26 +70,19 @@ _TASKS_KEPT = 256
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """What can be set of `GpuCost`.
+    """What can be set of `GpuCost`."""
 
-    Attributes:
-        hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along; nodes stay those of the task.
-            When None, each task's topology names device and links.
-        exchange: how pooled values and gradients go between nodes; on one node it does not matter.
-        ids: whether the exchange of ids counts. Training that sends the ids of the next step while this one computes
-            hides it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
-        wire: precision of outputs and their gradients in exchanges. "fp16" halves what FP32 tasks send; what
-            replicas exchange stays, and conversions are not counted. Held against nothing: published is a gain of 6 %
-            of whole steps, and not how much of them exchanges are.
-
-    Raises:
-        UnknownNameError: no such card.
-        InputError: another kind of exchange or wire.
-    """
-
+    #: A key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along; nodes stay those of the task. When None,
+    #: each task's topology names device and links.
     hardware: str | None = None
+    #: How pooled values and gradients go between nodes; on one node it does not matter.
     exchange: Algorithm = "flat"
+    #: Whether the exchange of ids counts. Training that sends the ids of the next step while this one computes hides
+    #: it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
     ids: bool = False
+    #: Precision of outputs and their gradients in exchanges. "fp16" halves what FP32 tasks send; what replicas exchange
+    #: stays, and conversions are not counted. Held against nothing: published is a gain of 6 % of whole steps, and not
+    #: how much of them exchanges are.
     wire: Wire = "task"
 
     def __post_init__(self) -> None:
@@ -111,13 +104,8 @@ class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
-    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
-
-    Args:
-        hardware: see `GpuSettings`, like all others.
-        exchange: how exchanges go between nodes.
-        ids: whether the exchange of ids counts.
-        wire: precision of exchanges.
+    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us. Arguments are
+    the fields of `GpuSettings`.
 
     Raises:
         UnknownNameError: no such card.
@@ -133,12 +121,7 @@ class GpuCost(CostModel):
     host_memory = True
 
     def __init__(
-        self,
-        hardware: str | None = None,
-        *,
-        exchange: Algorithm = "flat",
-        ids: bool = False,
-        wire: Wire = "task",
+        self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False, wire: Wire = "task"
     ) -> None:
         self._settings = GpuSettings(hardware, exchange, ids, wire)
         self._prices = GpuCost.additive(self)  # a subclass may offer none
@@ -147,11 +130,7 @@ class GpuCost(CostModel):
     def hardware(self) -> str:
         """Return "CARD-modelled", or "gpu-modelled" when each task names its own, with what is set besides."""
         given = self._settings
-        others = {
-            "-two_step": given.exchange == "two_step",
-            "-ids": given.ids,
-            "-fp16_wire": given.wire == "fp16",
-        }
+        others = {"-two_step": given.exchange == "two_step", "-ids": given.ids, "-fp16_wire": given.wire == "fp16"}
         return f"{given.hardware or 'gpu'}-modelled" + "".join(name for name, is_set in others.items() if is_set)
 
     def settings(self) -> dict[str, Any]:
@@ -224,14 +203,8 @@ class AdditiveGpu(AdditiveCosts):
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
         shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
-        sizes = shard_sizes(
-            shards,
-            task.batch_size,
-            task.precision,
-            task.optimizer,
-            served,
-            task.num_devices if task.dedup_ids else 1,
-        )
+        senders = task.num_devices if task.dedup_ids else 1
+        sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served, senders)
         if all(key.compute_kernel == "fused" for key in keys):
             work = shard_work(card, sizes)
         else:
@@ -314,11 +287,7 @@ class _UnlimitedGpu(AdditiveGpu):
 
 
 def card_of(task: ShardingTask) -> Card:
-    """Return the card that a task's topology names.
-
-    Raises:
-        InputError: its device is no GPU that is known.
-    """
+    """Return the card that a task's topology names; a device that is no known GPU is an `InputError`."""
     device = task.topology.device
     if device not in CARDS:
         raise InputError(

@@ -57,22 +57,19 @@ _COLLECTIVES = 3
 
 @dataclass(frozen=True)
 class LinkConstants:
-    """What all links share.
+    """What all links share."""
 
-    Attributes:
-        fast_share: of NVLink's bandwidth that an all-to-all gets.
-        slow_share: likewise of a network card's.
-        fast_floor_us: start-up time inside of a domain.
-        slow_floor_us: start-up time between domains.
-        ramp_us: what large messages cost besides.
-        ramp_bytes: to each peer, with which half of the ramp is paid.
-    """
-
+    #: Of NVLink's bandwidth that an all-to-all gets.
     fast_share: float = 0.712
+    #: Likewise of a network card's.
     slow_share: float = 0.916
+    #: Start-up time inside of a domain.
     fast_floor_us: float = 15.5
+    #: Start-up time between domains.
     slow_floor_us: float = 30.5
+    #: What large messages cost besides.
     ramp_us: float = 12.3
+    #: To each peer, with which half of the ramp is paid.
     ramp_bytes: float = 65536.0
 
 
@@ -125,11 +122,7 @@ def exchange_topology(card: Card | None, topology: Topology) -> Topology:
 def exchange_ms(topology: Topology, widths: Floats, batch_size: int, element_bytes: int) -> Floats:
     """Return the time of one all-to-all with aligned start on each device, in ms, shape (..., D).
 
-    Args:
-        topology: devices and links, as `exchange_topology` returns them.
-        widths: columns of each device's pooled output, of one plan or of many, shape (..., D).
-        batch_size: samples over all devices.
-        element_bytes: bytes of one value.
+    The topology is as `exchange_topology` returns it; other arguments are as `links.transfer_ms`.
     """
     if topology.num_devices == 1:
         return np.zeros_like(widths)
@@ -181,12 +174,8 @@ def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:
 def id_exchange_ms(topology: Topology, loads: Floats, batch_size: int) -> Floats:
     """Return what each device takes to receive lengths and ids, in ms, shape (..., D).
 
-    Ids of replicas stay where they are; a device that holds nothing else takes none.
-
-    Args:
-        topology: devices and links, as `exchange_topology` returns them.
-        loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
-        batch_size: samples over all devices.
+    Ids of replicas stay where they are; a device that holds nothing else takes none. The topology is as
+    `exchange_topology` returns it; loads are those of each device, shape (..., D, LOADS).
     """
     devices = topology.num_devices
     domain = topology.fast_domain_size

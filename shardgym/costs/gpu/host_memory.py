@@ -29,18 +29,15 @@ from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Wor
 
 @dataclass(frozen=True)
 class HostConstants:
-    """Shares of the bandwidth of a bus in one direction, and a time; all of them are fitted.
+    """Shares of the bandwidth of a bus in one direction, and a time; all of them are fitted."""
 
-    Attributes:
-        read_share: when lookups read rows.
-        update_share: when rows and states are read and written.
-        fetch_share: when rows are fetched into a cache, and others are written back.
-        backward_us: fixed time of the backward pass besides.
-    """
-
+    #: When lookups read rows.
     read_share: float = 1.12
+    #: When rows and states are read and written.
     update_share: float = 0.672
+    #: When rows are fetched into a cache, and others are written back.
     fetch_share: float = 0.451
+    #: Fixed time of the backward pass besides.
     backward_us: float = 144.0
 
 
@@ -49,18 +46,15 @@ HOST = HostConstants()
 
 @dataclass(frozen=True)
 class HostShards:
-    """Which of n shards have their rows in the memory of the host, and how they get there.
+    """Which of n shards have their rows in the memory of the host, and how they get there."""
 
-    Attributes:
-        uvm: in the memory of the host, without a cache, shape (n,).
-        cached: there, with a cache, shape (n,).
-        missed: of the distinct rows of a batch, the share that the cache has not got, shape (n,).
-        bus: bytes per second in one direction.
-    """
-
+    #: In the memory of the host, without a cache, shape (n,).
     uvm: Bools
+    #: There, with a cache, shape (n,).
     cached: Bools
+    #: Of the distinct rows of a batch, the share that the cache has not got, shape (n,).
     missed: Floats
+    #: Bytes per second in one direction.
     bus: float
 
 
@@ -89,11 +83,6 @@ def shard_work_with_host(
 
 
 def host_ms(sums: Floats, host: HostConstants = HOST) -> Floats:
-    """Return what rows in the memory of the host add to the two passes of devices, shape (..., 2).
-
-    Args:
-        sums: of what shards add, shape (..., len(Work)).
-        host: shares and a time.
-    """
+    """Return what rows in the memory of the host add to both passes by sums of shape (..., len(Work)), (..., 2)."""
     fixed = np.where(sums[..., Work.HOST_SHARDS] > 0, host.backward_us * 1e-3, 0.0)
     return np.stack([sums[..., Work.HOST_FORWARD], sums[..., Work.HOST_BACKWARD] + fixed], axis=-1)

@@ -58,35 +58,33 @@ class KernelConstants:
     The L2's bandwidth and share are those of owensgroup/ml_perf_model (analysis/utils.py: 2,270.9 GB/s of an A100, rows
     in nine tenths of the cache), launches are published for A100 and H200 (te42kyfo/gpu-benches, gpu-small-kernels).
     Norm, chain and numbers of kernels are ours.
-
-    Attributes:
-        norm: exponent p of the overlap of memory, L2, lookups and chain.
-        gather_share: bandwidth of random rows over that of a stream; fitted.
-        update_share: bandwidth of scattered reads and writes over that of a stream; fitted.
-        sort_share: bandwidth of the sort over that of a stream; fitted.
-        l2_bytes_per_clock: that a multiprocessor fetches from the L2 cache.
-        l2_share: of the L2 cache that holds rows.
-        lookup_clocks: of a multiprocessor per lookup; fitted.
-        bag_clocks: of a multiprocessor per bag; fitted.
-        chain_us: time from the start of a bag to its first row.
-        chain_lookup_us: time per further lookup of the bag.
-        launch_us: of one kernel after the other.
-        forward_launches: kernels of the forward pass.
-        backward_launches: kernels of the backward pass.
     """
 
+    #: Exponent p of the overlap of memory, L2, lookups and chain.
     norm: float = 3.0
+    #: Bandwidth of random rows over that of a stream; fitted.
     gather_share: float = 0.921
+    #: Bandwidth of scattered reads and writes over that of a stream; fitted.
     update_share: float = 0.591
+    #: Bandwidth of the sort over that of a stream; fitted.
     sort_share: float = 0.25
+    #: That a multiprocessor fetches from the L2 cache.
     l2_bytes_per_clock: float = 14.9
+    #: Of the L2 cache that holds rows.
     l2_share: float = 0.9
+    #: Of a multiprocessor per lookup; fitted.
     lookup_clocks: float = 5.17
+    #: Of a multiprocessor per bag; fitted.
     bag_clocks: float = 24.4
+    #: Time from the start of a bag to its first row.
     chain_us: float = 1.0
+    #: Time per further lookup of the bag.
     chain_lookup_us: float = 0.1
+    #: Of one kernel after the other.
     launch_us: float = 2.5
+    #: Kernels of the forward pass.
     forward_launches: float = 2.0
+    #: Kernels of the backward pass.
     backward_launches: float = 18.0
 
 
@@ -114,30 +112,26 @@ class Work(IntEnum):
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """Sizes of n shards, each of shape (n,) unless said otherwise.
+    """Sizes of n shards, each of shape (n,) unless said otherwise."""
 
-    Attributes:
-        bags: of the batch, a sample's for each feature of the table.
-        ids: lookups of the batch.
-        rows: of the shard.
-        width_bytes: of a row.
-        state_bytes: of the optimiser state of a row.
-        output_bytes: of a pooled row.
-        touched: distinct rows by class, shape (n, classes).
-        accesses: to each of these rows, shape (n, classes).
-        id_bytes: of an id, with its weight if it has one.
-        pooled: whether a bag has one output row; otherwise every lookup has one. One for all, or shape (n,).
-    """
-
+    #: Of the batch, a sample's for each feature of the table.
     bags: Floats
+    #: Lookups of the batch.
     ids: Floats
     rows: Floats
+    #: Of a row.
     width_bytes: Floats
+    #: Of the optimiser state of a row.
     state_bytes: Floats
+    #: Of a pooled row.
     output_bytes: Floats
+    #: Distinct rows by class, shape (n, classes).
     touched: Floats
+    #: To each of these rows, shape (n, classes).
     accesses: Floats
+    #: Of an id, with its weight if it has one.
     id_bytes: Floats
+    #: Whether a bag has one output row; otherwise every lookup has one. One for all, or shape (n,).
     pooled: Bools | bool = True
 
 
@@ -254,12 +248,6 @@ def row_classes(
     distribution; recorded ids without a histogram count as uniform. A range of rows has the table's mix of them, as
     many as it is expected to touch, each looked up as much more or less often as lookups of the range say.
 
-    Args:
-        table: the table.
-        batch_size: samples of the batch.
-        start: first row of the range.
-        stop: row after its last; the end of the table when None.
-
     Returns:
         Rows and accesses per row, both of shape (17,); rows x accesses add up to the ids of the batch.
     """
@@ -297,10 +285,7 @@ def _table_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floa
 def matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
     """Return accesses that add up to so many ids: bins know them to a factor of 2, the ids of a batch are known better.
 
-    Args:
-        rows: of each class, not all 0, shape (17,).
-        accesses: to each of them, at least 1, shape (17,).
-        ids: at least 0.
+    Rows of each class are not all 0, accesses to each of them are at least 1; both have the shape (17,).
     """
     total = float(rows.sum())
     repeats = float(rows @ (accesses - 1))

@@ -14,14 +14,11 @@ from shardgym.tables.table import EmbeddingTable
 
 
 class Counts(NamedTuple):
-    """Ids in S ranges of rows that follow each other, by the device whose samples they are of.
+    """Ids in S ranges of rows that follow each other, by the device whose samples they are of."""
 
-    Attributes:
-        lookups: ids, shape (S, D).
-        distinct: different rows among those of a device, shape (S, D).
-    """
-
+    #: Ids, shape (S, D).
     lookups: Floats
+    #: Different rows among those of a device, shape (S, D).
     distinct: Floats
 
 
@@ -33,12 +30,7 @@ class RowCounts(Protocol):
         ...
 
     def touched(self, edges: Ints, blocks: int) -> Floats:
-        """Return the different rows that the samples of blocks of consecutive devices touch, shape (S, blocks).
-
-        Args:
-            edges: as in `counts`.
-            blocks: equal parts of the devices.
-        """
+        """Return the different rows that samples of equal blocks of consecutive devices touch, shape (S, blocks)."""
         ...
 
 
@@ -98,13 +90,7 @@ def _first_of_runs(ids: Ints) -> Ints:
 
 
 class ExpectedCounts:
-    """The same as expected from the law of a table's ids, of an average batch.
-
-    Args:
-        table: whose ids.
-        batch_size: samples over all devices.
-        num_devices: D.
-    """
+    """The same as expected from the law of a table's ids, of an average batch; arguments as `StreamCounts`."""
 
     def __init__(self, table: EmbeddingTable, batch_size: int, num_devices: int) -> None:
         self._table = table

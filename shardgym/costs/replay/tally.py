@@ -29,25 +29,22 @@ OperatorKind = tuple[bool, int, int]
 
 @dataclass
 class Tally:
-    """What devices send and compute in one batch.
+    """What devices send and compute in one batch."""
 
-    Attributes:
-        ids: bytes of ids and lengths of bags that go from the device of the sample to the one that looks them up,
-            shape (D, D).
-        outputs: bytes of rows, and of pooled rows of tables whose rows are whole, which go back, shape (D, D) from the
-            device that looks up. Gradients go the other way.
-        partial_sums: columns of pooled tables cut by rows, by the number of copies of their rows: loads by the columns
-            of `shardgym.costs.links`, shape (D, LOADS) each.
-        copied: bytes that the holders of a rectangle have to exchange, by their number, shape (D,) each.
-        work_ms: forward and backward compute without fixed costs of operators, shape (D, 2).
-        operators: whether a device runs one, by kind, shape (D,) each.
-    """
-
+    #: Bytes of ids and lengths of bags that go from the device of the sample to the one that looks them up, shape (D,
+    #: D).
     ids: Floats
+    #: Bytes of rows, and of pooled rows of tables whose rows are whole, which go back, shape (D, D) from the device
+    #: that looks up. Gradients go the other way.
     outputs: Floats
+    #: Columns of pooled tables cut by rows, by the number of copies of their rows: loads by the columns of
+    #: `shardgym.costs.links`, shape (D, LOADS) each.
     partial_sums: dict[int, Floats]
+    #: Bytes that the holders of a rectangle have to exchange, by their number, shape (D,) each.
     copied: dict[int, Floats]
+    #: Forward and backward compute without fixed costs of operators, shape (D, 2).
     work_ms: Floats
+    #: Whether a device runs one, by kind, shape (D,) each.
     operators: dict[OperatorKind, Bools]
 
     def add_operator(self, kind: OperatorKind, devices: Ints) -> None:
@@ -61,25 +58,18 @@ class Tally:
 
 
 class Counted(NamedTuple):
-    """What n shards of a table with the same number of holders come to, on whatever devices they lie.
+    """What n shards of a table with the same number of holders come to, on whatever devices they lie."""
 
-    Attributes:
-        looked_up: ids of the samples of each device, or different ones, that are looked up, shape (n, D).
-        id_bytes: that are sent for them, shape (n, D).
-        work_ms: forward and backward compute of every holder, shape (n, holders, 2).
-    """
-
+    #: Ids of the samples of each device, or different ones, that are looked up, shape (n, D).
     looked_up: Floats
+    #: That are sent for them, shape (n, D).
     id_bytes: Floats
+    #: Forward and backward compute of every holder, shape (n, holders, 2).
     work_ms: Floats
 
 
 class CountedShards:
-    """Keeps what shards come to, the last that were asked for: plans of a search have most of them in common.
-
-    Args:
-        most_bytes: of arrays.
-    """
+    """Keeps what shards come to, the last `most_bytes`: plans of a search have most of them in common."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -118,9 +108,9 @@ def tally(
         task: the task.
         plan: a feasible plan for it.
         counts: returns those of a table, by name.
-        device: constants of a device.
+        device: what prices lookups.
         known: what was counted before with these constants, and the same streams.
-        batch: number of the batch.
+        batch: its number.
     """
     devices = task.num_devices
     pairs = devices, devices
@@ -206,11 +196,7 @@ class _TableTally:
         np.add.at(found.work_ms, holders.ravel(), counted.work_ms.reshape(-1, 2))
 
     def _add_partial_sums(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
-        """Add pieces of rows with so many holders, as `shardgym.costs.shard_keys.shard_loads` counts them.
-
-        Pieces of the same columns add up to their width once. They add up inside of a fast domain first, where one of
-        several in the block has all of them.
-        """
+        """Add pieces of rows with so many holders, as `shardgym.costs.shard_keys.shard_loads` counts them."""
         devices = self._task.num_devices
         per_block = devices // copies
         domain = self._task.topology.fast_domain_size
@@ -229,10 +215,7 @@ class _TableTally:
             found.add_operator((True, copies, column), np.array([shard.devices for shard in pieces]).ravel())
 
     def _add_copied(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
-        """Add what holders exchange, as `links.replica_exchange_ms` takes it.
-
-        Gradients of all rows, densely; or the weights and states of the same places of groups.
-        """
+        """Add what holders exchange, as `links.replica_exchange_ms` takes it."""
         task = self._task
         precision = task.precision_of(self._table)
         in_groups = self._are_groups(copies)

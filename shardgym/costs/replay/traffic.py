@@ -29,17 +29,14 @@ class Traffic(NamedTuple):
 
     All-to-alls are counted pair by pair. Collectives of partial sums and of replicas are rings, in which every device
     passes on its share; between domains a ring is cut into as many as a domain has devices.
-
-    Attributes:
-        ids: ids and lengths of bags.
-        outputs: looked-up or pooled rows, and partial sums.
-        gradients: of these, on the way back.
-        replicas: what holders of the same rows exchange.
     """
 
     ids: Floats
+    #: Looked-up or pooled rows, and partial sums.
     outputs: Floats
+    #: Of these, on the way back.
     gradients: Floats
+    #: What holders of the same rows exchange.
     replicas: Floats
 
     @property
@@ -56,10 +53,7 @@ class Traffic(NamedTuple):
 def all_to_all_ms(topology: Topology, num_bytes: Floats, collectives: int = 1) -> Floats:
     """Return the time of an all-to-all with aligned start on each device, in ms, shape (D,); 0 if nothing is sent.
 
-    Args:
-        topology: devices and links.
-        num_bytes: from each device to each, shape (D, D).
-        collectives: that start one after another.
+    Bytes go from each device to each, shape (D, D), in so many collectives that start one after another.
     """
     if not num_bytes.any():
         return np.zeros(topology.num_devices)
@@ -81,16 +75,12 @@ def by_level(topology: Topology, num_bytes: Floats) -> Floats:
 
 
 class Exchanges(NamedTuple):
-    """Times of exchanges with aligned start, in ms, each of shape (D,).
-
-    Attributes:
-        ids_ms: of ids.
-        outputs_ms: of outputs; gradients take as long.
-        replicas_ms: what holders of the same rows take.
-    """
+    """Times of exchanges with aligned start, in ms, each of shape (D,)."""
 
     ids_ms: Floats
+    #: Of outputs; gradients take as long.
     outputs_ms: Floats
+    #: What holders of the same rows take.
     replicas_ms: Floats
 
 

@@ -98,7 +98,7 @@ def test_objects_stay_in_their_process(tmp_path):
 
 
 def test_the_command_line_takes_an_engine(tmp_path, capsys):
-    arguments = ["run", "--suite", "tiny-v1", "--cost", "simulator", "--limit", "2", "--solver", "dim_greedy"]
+    arguments = ["run", "--suite", "tiny-v1", "--cost", "roofline", "--limit", "2", "--solver", "dim_greedy"]
     assert main([*arguments, "--out", str(tmp_path / "a"), "--engine", "loky", "--workers", "2"]) == 0
     assert "dim_greedy" in capsys.readouterr().out
     assert main([*arguments, "--out", str(tmp_path / "b"), "--engine", "dask"]) == 2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import lzma
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,13 +77,3 @@ def test_a_damaged_packed_file_is_one_line(tmp_path, content):
 def test_a_missing_file_is_named(tmp_path, read):
     with pytest.raises(InputError, match=r"^cannot read .*tabels\.csv: there is no such file$"):
         read(tmp_path / "tabels.csv")
-
-
-def test_runs_and_tables_need_no_module_of_posix_alone():
-    """On Windows there is no fcntl and no resource, for libraries either."""
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios']));"
-        "import shardgym.evaluation, shardgym.leaderboard"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -112,6 +112,7 @@ def test_uniform_rows_are_missed_as_far_as_the_table_does_not_fit():
         dataclasses.replace(TABLE, ids=ZipfIds(s=1.05)),
         dataclasses.replace(TABLE, reuse_histogram=(0.5, 0.25, 0.25, *[0.0] * 14)),
         dataclasses.replace(TABLE, pooling_factor=0.001),
+        dataclasses.replace(TABLE, pooling_factor=0.0),
         TABLE,
     ],
 )
@@ -120,12 +121,6 @@ def test_classes_of_rows_hold_all_ids_of_a_batch(table):
     assert rows @ accesses == pytest.approx(8192 * table.pooling_factor)
     assert (accesses >= 1).all()
     assert rows.sum() <= table.num_embeddings * (1 + 1e-9)
-
-
-def test_published_counts_of_distinct_rows_are_those_of_the_law():
-    """NVIDIA/recsys-examples logged 293,987 distinct rows of 1,048,576 ids of a power law with exponent 1.05."""
-    table = EmbeddingTable("t", 16_777_216, 128, 1.0, ids=ZipfIds(s=1.05))
-    assert row_classes(table, 1_048_576)[0].sum() == pytest.approx(293_987, rel=0.06)
 
 
 def test_an_exchange_is_floor_ramp_and_bytes_over_achieved_bandwidth():
@@ -168,7 +163,9 @@ def nodes(number, size=4):
 @pytest.mark.parametrize("links", [nodes(1, 8), nodes(8, 1), nodes(1, 1)])
 def test_two_steps_are_one_where_there_is_one_node_or_one_device_in_each(links):
     widths = np.arange(1.0, links.num_devices + 1)
-    assert two_step_ms(links, widths, 8192, 4).tolist() == exchange_ms(links, widths, 8192, 4).tolist()
+    once = exchange_ms(links, widths, 8192, 4)
+    assert two_step_ms(links, widths, 8192, 4).tolist() == once.tolist()
+    assert once.all() == (links.num_devices > 1)
 
 
 def test_two_steps_by_hand():
@@ -181,13 +178,6 @@ def test_two_steps_by_hand():
     inside = 1.0 + column * 2 * np.array([30, 30, 20, 20]) / 1e3 + ramp_ms(np.float64(column * 2 * 20))
     between = 2.0 + column * 40 / 1e2 + ramp_ms(np.float64(column * 2 * 20))
     assert two_step_ms(links, widths, 1000, 4)[0] == pytest.approx(inside + between)
-
-
-def test_two_steps_are_never_cheaper_for_more_columns():
-    rng = np.random.default_rng(0)
-    widths = rng.integers(0, 500, (30, 8)).astype(float)
-    more = widths + rng.integers(0, 50, widths.shape)
-    assert (two_step_ms(nodes(2), more, 65536, 4) >= two_step_ms(nodes(2), widths, 65536, 4)).all()
     with pytest.raises(InputError, match="12 devices are no multiple of 8; exchange='flat'"):
         two_step_ms(dataclasses.replace(nodes(3), fast_domain_size=8), np.ones(12), 1024, 4)
 
@@ -198,22 +188,23 @@ def placed(cost, shards, devices=16, **options):
 
 
 def test_defaults_are_flat_and_without_ids():
-    plain, two_step, both = (
-        make_cost("gpu", **s) for s in ({}, {"exchange": "two_step"}, {"exchange": "two_step", "ids": True})
+    all_set = {"hardware": "h100", "exchange": "two_step", "ids": True, "wire": "fp16"}
+    plain, two_step, both, other = (
+        make_cost("gpu", **s) for s in ({}, {"exchange": "two_step"}, {"exchange": "two_step", "ids": True}, all_set)
     )
-    assert [c.hardware for c in (plain, two_step, both)] == [
-        "gpu-modelled", "gpu-modelled-two_step", "gpu-modelled-two_step-ids",
-    ]  # fmt: skip
-    assert (plain.settings(), both.settings()) == ({}, {"exchange": "two_step", "ids": True})
-    assert make_cost("gpu", **both.settings()).hardware == both.hardware
+    assert [plain.hardware, two_step.hardware] == ["gpu-modelled", "gpu-modelled-two_step"]
+    assert other.hardware == "h100-modelled-two_step-ids-fp16_wire"
+    assert (plain.settings(), other.settings()) == ({}, all_set)
     whole = [Shard.whole(TABLE, 0)]
     assert placed(plain, whole, 8).per_device.tolist() == placed(two_step, whole, 8).per_device.tolist()
     assert placed(plain, whole).total_ms != placed(two_step, whole).total_ms
     assert [len(placed(cost, whole, 8).notes) for cost in (plain, two_step, both)] == [0, 0, 1]
-    with pytest.raises(InputError, match="exchange: expected 'flat' or 'two_step', got 'ring'"):
-        make_cost("gpu", exchange="ring")
-    with pytest.raises(InputError, match="ids"):
-        make_cost("gpu", ids=1)
+    for settings, said in (
+        ({"exchange": "ring"}, "exchange: expected 'flat' or 'two_step', got 'ring'"), ({"ids": 1}, "ids"),
+        ({"wire": "int8"}, "wire: expected 'task' or 'fp16', got 'int8'"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            make_cost("gpu", **settings)
 
 
 def test_ids_are_received_before_the_forward_pass():
@@ -227,16 +218,6 @@ def test_ids_are_received_before_the_forward_pass():
     # The peers wait for ids and forward compute; where ids are hidden, for all compute and the exchange of gradients.
     assert found[1:, 2] - found[1:, 3] == pytest.approx(taken + found[0, 1])
     assert without[1:, 2] == pytest.approx(without[0, [1, 3, 4]].sum())
-
-
-def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
-    rows = TABLE.num_embeddings
-    by_columns = [Shard("t", (0, rows), (32 * n, 32 * n + 32), n) for n in range(2)]
-    by_rows = [Shard("t", (n * rows // 2, (n + 1) * rows // 2), (0, 64), n) for n in range(2)]
-    cost = make_cost("gpu", ids=True)
-    taken = [placed(cost, shards, 8).per_device[0, 0] for shards in ([Shard.whole(TABLE, 0)], by_columns, by_rows)]
-    assert taken[0] == pytest.approx(taken[1])
-    assert 0.5 * taken[0] < taken[2] < 0.98 * taken[0]
 
 
 def test_ids_without_repeats_by_hand():
@@ -286,17 +267,6 @@ def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
     assert placed(halved, whole, precision="fp16").notes == ()
 
 
-def test_settings_of_the_wire_are_named_and_checked():
-    cost = make_cost("gpu", hardware="h100", ids=True, wire="fp16")
-    assert cost.hardware == "h100-modelled-ids-fp16_wire"
-    assert cost.settings() == {"hardware": "h100", "ids": True, "wire": "fp16"}
-    assert make_cost("gpu", **cost.settings()).hardware == cost.hardware
-    with pytest.raises(InputError, match="ids"):
-        make_cost("gpu", ids=1)
-    with pytest.raises(InputError, match="wire: expected 'task' or 'fp16', got 'int8'"):
-        make_cost("gpu", wire="int8")
-
-
 def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
     task = ShardingTask((TABLE,), Topology.preset("cpu", 2), 8192)
     with pytest.raises(InputError, match=r"'cpu-core' is none of .*'gpu,hardware=h100'"):
@@ -332,21 +302,6 @@ def test_every_card_has_a_source_and_plausible_figures():
         assert len(found.source) > 40, name
         assert 3e11 < found.memory_bandwidth < found.nvlink * 60, name
         assert 1e11 < found.sm_clocks < 4e11, name
-
-
-def test_a_table_that_is_never_looked_up_costs_launches_and_its_output():
-    idle = dataclasses.replace(TABLE, pooling_factor=0.0)
-    assert 0 < compute(idle)[0] < compute(TABLE)[0]
-
-
-def test_half_precision_is_cheaper_and_costs_the_same_lookups():
-    whole, half = (compute(TABLE, precision=p, batch_size=65536) for p in ("fp32", "fp16"))
-    assert (half < whole).all()
-    assert (half > 0.5 * whole).all()
-
-
-def test_one_device_exchanges_nothing():
-    assert exchange_ms(topology_of(card("h100"), 1), np.array([64.0]), 1000, 4) == [0.0]
 
 
 def test_row_shards_and_replicas_take_what_their_collectives_do():

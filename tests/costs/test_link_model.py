@@ -16,9 +16,7 @@ from shardgym.costs.links import (
     REPLICAS,
     ROW_COLUMNS,
     SHARDS,
-    exchange_times,
     samples_per_device,
-    transfer_ms,
 )
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
@@ -170,18 +168,6 @@ def test_a_step_by_hand():
     assert found.forward_ms.tolist() == [16 + 5, 58 - 32]
     # It sends its gradients from 58 until 74; device 0 takes them in from 69, when it has packed its own.
     assert found.backward_ms.tolist() == [6 + 16, 16]
-
-
-def test_without_overheads_and_with_equal_devices_it_is_the_plain_model():
-    problem, columns = task(4), np.full((1, 4), 16.0)
-    compute_ms = np.array([[[1.0, 2], [3, 1], [2, 2], [0, 5]]])
-    none = np.zeros((1, 4))
-    loads = loads_of(none, columns, none)
-    transfer = transfer_ms(problem.topology, columns, 1000, 4)
-    plain = exchange_times(compute_ms, transfer, ids_hidden=False)
-    work = StepWork(none, none, none, compute_ms[..., 0], none, none, compute_ms[..., 1])
-    ours = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, loads)
-    np.testing.assert_allclose(np.stack(ours), np.stack(plain), rtol=1e-12)
 
 
 def test_one_device_exchanges_nothing():

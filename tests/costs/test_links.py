@@ -21,20 +21,24 @@ def task(devices, **links):
     return ShardingTask(tables=tables, topology=topology(devices, **links), batch_size=1000)
 
 
-def test_two_devices_take_latency_plus_bytes_over_bandwidth():
-    # Each sends 500 samples x 8 columns x 4 bytes = 16,000 bytes: 4 ms at 4e6 bytes/s, plus 1 ms.
-    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 4) == pytest.approx([5, 5])
-
-
-def test_a_device_with_no_shard_still_receives():
-    # Device 0 sends 500 x 16 x 4 = 32,000 bytes, device 1 receives as many: 8 ms plus 1 ms on both.
-    assert transfer_ms(topology(2), np.array([16, 0]), 1000, 4) == pytest.approx([9, 9])
-
-
-def test_links_between_domains_are_counted_apart():
-    # 4 devices in domains of 2, 250 samples each. To the other domain: 500 x 8 x 4 = 16,000 bytes at 1e6: 16 + 5 ms.
-    # Inside: 250 x 8 x 4 = 8,000 bytes at 4e6: 2 + 1 ms, hidden behind the slower links.
-    assert transfer_ms(topology(4, fast_domain_size=2), np.array([8, 8, 8, 8]), 1000, 4) == pytest.approx([21] * 4)
+@pytest.mark.parametrize(
+    ("links", "widths", "element_bytes", "ms"),
+    [
+        # Each sends 500 samples x 8 columns x 4 bytes = 16,000 bytes: 4 ms at 4e6 bytes/s, plus 1 ms.
+        ({}, [8, 8], 4, [5, 5]),
+        ({}, [8, 8], 2, [3, 3]),
+        # Device 0 sends 500 x 16 x 4 = 32,000 bytes, device 1, which has no shard, receives as many.
+        ({}, [16, 0], 4, [9, 9]),
+        # 250 samples each. To the other domain: 500 x 8 x 4 = 16,000 bytes at 1e6: 16 + 5 ms. Inside: 250 x 8 x 4 =
+        # 8,000 bytes at 4e6: 2 + 1 ms, hidden behind the slower links.
+        ({"fast_domain_size": 2}, [8, 8, 8, 8], 4, [21] * 4),
+        # Alone in its domain, a device uses only the links between domains.
+        ({"fast_domain_size": 1, "intra_latency_ms": 1000.0}, [8, 8], 4, [21, 21]),
+    ],
+)
+def test_an_all_to_all_takes_latency_plus_bytes_over_bandwidth(links, widths, element_bytes, ms):
+    made = topology(len(widths), **links)
+    assert transfer_ms(made, np.array(widths), 1000, element_bytes) == pytest.approx(ms)
 
 
 def exchanges(toy, compute_ms, placement, *, ids_hidden):
@@ -87,12 +91,3 @@ def test_row_shards_count_with_their_full_width_on_every_device():
     shards = [Shard("a", (0, 50), (0, 8), 0), Shard("a", (50, 100), (0, 8), 1), Shard("b", (0, 100), (0, 4), 0)]
     plan = ShardingPlan.of(two, [*shards, Shard("b", (0, 100), (4, 8), 1)])
     assert pooled_widths(two, plan).tolist() == [12, 12]
-
-
-def test_half_precision_halves_the_bytes():
-    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 2) == pytest.approx([3, 3])
-
-
-def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
-    links = {"fast_domain_size": 1, "intra_latency_ms": 1000.0}
-    assert transfer_ms(topology(2, **links), np.array([8, 8]), 1000, 4) == pytest.approx([21, 21])

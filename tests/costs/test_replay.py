@@ -12,7 +12,7 @@ from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Top
 from shardgym.costs.replay.row_counts import ExpectedCounts, StreamCounts
 from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import UniformIds, ZipfIds
+from shardgym.tables.table import ZipfIds
 
 HOT = ZipfIds(s=1.1, q=1.0, row_order="by_frequency", lengths="poisson")
 NODES = Topology(
@@ -145,25 +145,19 @@ def kinds_of(task):
     }  # fmt: skip
 
 
+KINDS = ["table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel", "groups"]
+
+
 @pytest.mark.parametrize(
-    "kind", ["table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel", "groups"]
+    ("kind", "pooling", "dedup"),
+    [*((kind, "sum", False) for kind in KINDS), ("table_wise", "none", False), ("table_wise", "none", True)],
 )
-def test_pooled_tables_take_what_roofline_says(kind):
-    """Exchanges of pooled outputs depend on no ids; what is looked up, by expectation, neither."""
-    task = sequences("sum", weighted=True)
+def test_by_expectation_plans_take_what_roofline_says(kind, pooling, dedup):
+    """Exchanges of pooled outputs depend on no ids; whole unpooled tables send as many rows as are expected."""
+    task = dataclasses.replace(sequences(pooling, weighted=pooling == "sum"), dedup_ids=dedup)
     plan = ShardingPlan.of(task, kinds_of(task)[kind], 4 if kind == "groups" else None)
     if kind != "groups":
         assert {plan.kind_of(table.name, task) for table in task.tables} == {kind}
-    [ours] = make_cost("replay", ids="expected").evaluate(task, [plan])
-    [roofline] = make_cost("roofline").evaluate(task, [plan])
-    np.testing.assert_allclose(ours.per_device[:, [1, 3, 4]], roofline.per_device[:, [1, 3, 4]], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("dedup", [False, True])
-def test_rows_of_unpooled_tables_are_priced_as_roofline_prices_them(dedup):
-    """Whole tables send as many rows as are expected of their samples; `roofline` counts columns per sample."""
-    task = dataclasses.replace(sequences(), dedup_ids=dedup)
-    plan = ShardingPlan.of(task, kinds_of(task)["table_wise"])
     [ours] = make_cost("replay", ids="expected").evaluate(task, [plan])
     [roofline] = make_cost("roofline").evaluate(task, [plan])
     np.testing.assert_allclose(ours.per_device[:, [1, 3, 4]], roofline.per_device[:, [1, 3, 4]], rtol=1e-9, atol=1e-12)
@@ -305,10 +299,3 @@ def test_nodes_of_several_sizes_are_priced_without_copies():
     _, rows = naive_bytes(task, plan)
     np.testing.assert_array_equal(found.outputs, sent_by_level(task, rows))
     assert make_cost("replay").evaluate(task, [plan])[0].feasible
-
-
-def test_uniform_ids_gain_nothing_from_rows_in_tiers():
-    """A range of rows has its share of the ids, whatever its place."""
-    table = EmbeddingTable("t", 1000, 8, 4.0, UniformIds())
-    counts = ExpectedCounts(table, 64, 4).counts(np.array([0, 250, 1000]))
-    np.testing.assert_allclose(counts.lookups, [[16] * 4, [48] * 4])

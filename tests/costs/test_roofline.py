@@ -114,13 +114,6 @@ def test_devices_pay_once_for_being_used_and_nothing_when_empty():
     assert both[[0, 2]][:, [1, 4]].tolist() == [[0, 0], [0, 0]]
 
 
-def test_a_single_device_communicates_nothing_and_two_do():
-    plans = {n: ShardingPlan.table_wise(make_task(TWICE, devices=n), [0]) for n in (1, 2)}
-    costs = {n: RooflineCost().evaluate(make_task(TWICE, devices=n), [plan])[0] for n, plan in plans.items()}
-    assert costs[1].per_device[:, 2:4].tolist() == [[0, 0]]
-    assert (costs[2].per_device[:, 2:4] > 0).all()
-
-
 def test_the_override_replaces_the_device_and_is_part_of_the_hardware_tag():
     task = make_task(TWICE)
     plan = ShardingPlan.table_wise(task, [0])
@@ -194,7 +187,3 @@ def test_narrow_rows_cost_a_whole_access():
 
 def test_half_precision_halves_rows_and_pooled_values():
     assert times(make_task(TWICE, precision="fp16")).forward == pytest.approx(2.4 + 0.8 + 0.8 + 0.08)
-
-
-def test_an_unused_table_costs_the_zeros_that_it_writes():
-    assert times(make_task(dataclasses.replace(TWICE, pooling_factor=0.0))).forward == pytest.approx(2.4)

@@ -8,14 +8,13 @@ import pytest
 from neuroshard.plus.sharing import even_rows
 from shardgym.costs import make_cost
 from shardgym.costs.gpu.kernels import row_classes
-from shardgym.costs.links import IDS, ROW_COLUMNS
+from shardgym.costs.links import IDS
 from shardgym.costs.plan_cost import PHASES
-from shardgym.costs.roofline import DEVICES, shard_ms
-from shardgym.costs.shard_keys import ShardKey, plan_keys, shard_loads
+from shardgym.costs.shard_keys import plan_keys, shard_loads
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.row_access import access_share, distinct_rows
-from shardgym.tables.table import EmbeddingTable, RangeIds, UniformIds, ZipfIds
+from shardgym.tables.table import EmbeddingTable, RangeIds, ZipfIds
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
@@ -57,22 +56,6 @@ def test_whole_tables_and_columns_cost_the_same_wherever_hot_rows_lie(cost):
         plans = [ShardingPlan.table_wise(task, [0]), ShardingPlan.of(task, columns)]
         found.append([answer.per_device.tolist() for answer in make_cost(cost).evaluate(task, plans)])
     assert found[0] == found[1] == found[2]
-
-
-def test_a_range_computes_as_a_table_with_its_rows_and_lookups():
-    # Nine tenths of 20 ids a sample on half of the rows: 18 ids a sample, spread evenly over 50,000 rows.
-    task = task_of(NINE_TENTHS, device="cpu-core")
-    alone = task_of(UniformIds(), rows=50_000, pooling=18.0, device="cpu-core")
-    constants = DEVICES["cpu-core"]
-    range_ms = shard_ms(constants, task, ShardKey("t", 50_000, 32))
-    assert range_ms == pytest.approx(shard_ms(constants, alone, ShardKey("t", 50_000, 32)), rel=1e-6)
-
-
-def test_ids_go_to_the_hot_rank_and_partial_sums_are_as_wide_as_rows_say():
-    task = task_of(NINE_TENTHS)
-    loads = [shard_loads(task, key) for key in plan_keys(task, by_rows(task))]
-    assert [load[IDS] for load in loads] == pytest.approx([9.0, 9.0, 1.0, 1.0])
-    assert [load[ROW_COLUMNS] for load in loads] == pytest.approx([8.0] * 4)
 
 
 def test_ids_without_repeats_are_those_of_the_range():

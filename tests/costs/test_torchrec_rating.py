@@ -106,14 +106,6 @@ def test_a_group_is_rated_as_if_it_were_alone():
     assert of_two.per_device.tolist() == of_one.per_device.tolist() * 2
 
 
-def test_all_traffic_is_slow_where_there_are_two_hosts():
-    task = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=2)
-    one_host = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=4)
-    cost = make_cost("torchrec_rating", inter_host_bw=1e2, intra_host_bw=1e3)
-    ms = [cost.evaluate(t, [ShardingPlan.table_wise(t, [0])])[0].per_device[0, 2] for t in (task, one_host)]
-    assert ms == pytest.approx([16, 1.6])
-
-
 def test_the_device_computes_nothing_that_its_topology_says():
     """TorchRec has constants of its own: an H100 is rated like a V100."""
     tables = load_suite("published-v1")[0].tables

@@ -43,13 +43,12 @@ def test_a_table_says_that_it_is_unpooled() -> None:
         dataclasses.replace(SEQUENCE, weighted=True)
 
 
-def test_costs_that_know_pooled_tables_alone_refuse_others() -> None:
-    task = task_of(POOLED, SEQUENCE)
-    with (
-        make_cost("simulator") as cost,
-        pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"),
-    ):
+def test_the_simulator_refuses_unpooled_tables_in_plans_and_in_searches() -> None:
+    task, cost = task_of(POOLED, SEQUENCE), make_cost("simulator")
+    with pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"):
         cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+    with pytest.raises(InputError, match="the simulator knows pooled tables alone"):
+        cost.additive().add_task(task)
 
 
 def test_replicas_of_unpooled_tables_are_not_measured() -> None:
@@ -72,13 +71,6 @@ def test_steps_are_measured_and_exchange_rows() -> None:
     assert all(of.reason is None for of in found)
     few, many = (of.per_device[:, 3].max() for of in found)
     assert 1.3 * few < many < 3 * few
-
-
-def test_searches_are_refused_as_plans_are() -> None:
-    additive = make_cost("simulator").additive()
-    assert additive is not None
-    with pytest.raises(InputError, match="the simulator knows pooled tables alone"):
-        additive.add_task(task_of(SEQUENCE))
 
 
 def loads_of(task: ShardingTask, *shards: Shard) -> list[list[float]]:

@@ -82,7 +82,8 @@ def test_tables_have_what_batches_show(open_format, name):
 def test_steps_are_measured_with_the_recorded_ids(open_format):
     pool = pool_of_stream(open_format("parquet"), 16)
     task = ShardingTask(pool.tables, Topology(2, 2**24), 16)
-    (cost,) = make_cost("fbgemm", device="cpu").evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+    with make_cost("fbgemm", rounds=2, warmups=1, iterations=2, comm="modelled") as fbgemm:
+        (cost,) = fbgemm.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
     assert cost.reason is None
     assert 0 < cost.total_ms < float("inf")
 

@@ -173,7 +173,7 @@ def advance(
     all_ms = partial.ms
     memory = limits.memory
     count = priced
-    n = np.int64(0)  # no literal, for which numba would compile callees once more
+    n: int = np.int64(0)  # type: ignore[assignment]  # no literal, for which numba would compile callees once more
     while n < used:
         row = n
         guesses = ahead

@@ -183,7 +183,8 @@ class _AverageDevices:
         Of nodes, tables go to the one that has least to do.
         """
         pricing = self._pricing
-        forms, firsts, sums, sizes = (part.copy() for part in choice)
+        forms, firsts = choice.forms.copy(), choice.firsts.copy()
+        sums, sizes = choice.sums.copy(), choice.bytes.copy()
         memory = np.array(pricing.shards.task.capacity_bytes, dtype=np.int64)
         busy_ms = pricing.compute(sums).sum(axis=1)
         for n, change in enumerate(changes.tolist(), 1):

@@ -109,7 +109,8 @@ class Placement:
     def givers(self) -> list[int]:
         """Return the devices that have to give: those that hold too much, else the most loaded, and the widest."""
         count = givers(self.devices, self._model[2], self._chosen, self._terms)
-        return self._chosen[:count].tolist()
+        found: list[int] = self._chosen[:count].tolist()
+        return found
 
     def best_move(self, giver: int) -> Ints | None:
         """Return the move of a device that makes the placement best; None where none makes it better.
@@ -152,8 +153,8 @@ class Placement:
             # As many pieces as before half of the time.
             count = np.count_nonzero(self.units[:, table]) + (-1, 0, 0, 1)[int(change * 4)]
             units = int(self._whole[table])
-            few, more = divmod(units, min(max(1, count), units))
-            sizes = [few + 1] * more + [few] * (min(max(1, count), units) - more)
+            parts = min(max(1, int(count)), units)
+            sizes = [units // parts + (n < units % parts) for n in range(parts)]
             largest_ms = self._model[1][self._model[0][table] + sizes[0], ROW_MS]
             pieces.append((largest_ms * (0.7 + 0.6 * number), [table] * len(sizes), sizes))
         pieces.sort(key=lambda piece: -piece[0])

@@ -200,7 +200,8 @@ def _powers(values: Floats, squarings: int) -> Floats:
 
 def _added(powers: Floats) -> Floats:
     """Return the sum over nodes, in their order on all processors, (N, 3) to (3,)."""
-    return np.cumsum(powers, axis=0)[-1]
+    added: Floats = np.cumsum(powers, axis=0)[-1]
+    return added
 
 
 def _roots(powers: Floats, squarings: int) -> Floats:

@@ -92,7 +92,7 @@ class NeuroShardPlus(ColumnSolver):
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Solve a task of two tables, which compiles the search."""
         del task, cost
-        topology = Topology(num_devices=4, memory_bytes=2**20, fast_domain_size=2)
+        topology = Topology(num_devices=4, memory_bytes=(2**20,) * 4, fast_domain_size=2)
         NeuroShardPlus(kicks=1).solve(ShardingTask(_TWO_TABLES, topology, batch_size=8), make_cost("roofline"))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:

@@ -91,9 +91,8 @@ def test_the_size_of_groups_is_chosen_by_what_exchanging_weights_costs():
     assert found[10_000][1] < 0.5 * found[1][1]
 
 
-@pytest.mark.parametrize("name", COSTS)
-def test_plans_of_large_tasks_are_nearly_as_good(name, monkeypatch):
-    task, cost = task_in_nodes(32, interval=None, tables=24), COSTS[name]
+def test_plans_of_large_tasks_are_nearly_as_good(monkeypatch):
+    task, cost = task_in_nodes(16, interval=None, tables=12), COSTS["roofline"]
     solver = NeuroShardPlus(kicks=4)
     ms = cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms
     for module in (kinds, local_search, moves):

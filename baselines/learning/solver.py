@@ -190,7 +190,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         evaluate_every: int | None = None,
         checkpoint_dir: str | Path | None = None,
         resume: bool = False,
-        log_dir: str | Path | None = None,
         progress: bool = False,
         source: str = "",
     ) -> Self:
@@ -210,14 +209,12 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 twentieth of the steps when None.
             checkpoint_dir: folder that checkpoints and the learning curve are written to.
             resume: go on from the checkpoint there, if there is one.
-            log_dir: where TensorBoard's files go.
             progress: whether a bar is shown on standard error.
             source: where the tasks come from, for the card.
 
         Raises:
             InputError: wrong arguments, or a checkpoint that is of another training.
             TrainingError: a loss or a weight is no number any more.
-            MissingDependencyError: TensorBoard was asked for and is not installed.
         """
         if not self._trains:
             raise InputError("training starts from random weights: leave out weights=")
@@ -239,9 +236,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                     "tasks": summary.to_dict(),
                     "oracle": f"{cost.name} {cost.version} {cost.hardware}",
                 }
-                options = TrainingOptions(
-                    every, minutes, _path(checkpoint_dir), resume, _path(log_dir), progress=progress
-                )
+                folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+                options = TrainingOptions(every, minutes, folder, resume, progress)
                 log = train(
                     learner,
                     lambda: self._validate(network, held_out, oracle, int(seed)),
@@ -384,7 +380,3 @@ def _split(
     held_out = learned[::VALIDATION_SHARE]
     rest = [task for i, task in enumerate(learned) if i % VALIDATION_SHARE]
     return (rest, held_out) if rest else (learned, learned)
-
-
-def _path(folder: str | Path | None) -> Path | None:
-    return None if folder is None else Path(folder)

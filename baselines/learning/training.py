@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, ShardGymError, import_extra
+from shardgym.errors import InputError, ShardGymError
 from shardgym.files import make_folder, only_writer, write_whole
 from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import progress_bar
@@ -160,7 +160,6 @@ class TrainingOptions:
         minutes: begin no step after so long; None for no limit.
         checkpoint_dir: folder of checkpoint and curve; None for none.
         resume: go on from the checkpoint there.
-        log_dir: where TensorBoard's files go; None for none.
         progress: whether a bar is shown.
     """
 
@@ -168,7 +167,6 @@ class TrainingOptions:
     minutes: float | None = None
     checkpoint_dir: Path | None = None
     resume: bool = False
-    log_dir: Path | None = None
     progress: bool = False
 
 
@@ -197,7 +195,6 @@ def train(
         TrainingError: a loss or a weight is no number; the last checkpoint is as it was.
         InputError: there is a checkpoint already and `resume` is not set, or the other way round; or it is of another
             training or damaged.
-        MissingDependencyError: TensorBoard was asked for and is not installed.
     """
     loop = _Loop(learner, validate, steps, seed, identity, options)
     folder = options.checkpoint_dir
@@ -269,7 +266,6 @@ class _Loop:
         write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
 
     def run(self) -> TrainingLog:
-        writer = _summary_writer(self._options.log_dir)
         log = self._log
         before = log.seconds
         started = time.monotonic()
@@ -278,7 +274,7 @@ class _Loop:
             shown=self._options.progress, total=self._steps, initial=log.steps, unit="step", desc="training"
         ) as bar:
             if not log.curve:
-                self._evaluate({}, writer)
+                self._evaluate({})
             while log.steps < self._steps and not self._is_late():
                 figures = self._learner.step(log.steps, np.random.default_rng([self._seed, log.steps]))
                 log.steps += 1
@@ -286,19 +282,17 @@ class _Loop:
                 log.seconds = before + time.monotonic() - started
                 bar.update()
                 if log.steps % self._options.evaluate_every == 0 or log.steps == self._steps or self._is_late():
-                    self._evaluate(figures, writer)
+                    self._evaluate(figures)
                     log.seconds = before + time.monotonic() - started
                     self._save()
                     bar.set_postfix_str(f"validation {min(entry['validation_ms'] for entry in log.curve):.3f} ms")
-        if writer is not None:
-            writer.close()
         self._learner.network.load_state_dict(log.best)
         return log
 
     def _is_late(self) -> bool:
         return self._options.minutes is not None and self._log.seconds >= 60 * self._options.minutes
 
-    def _evaluate(self, figures: dict[str, float], writer: Any) -> None:
+    def _evaluate(self, figures: dict[str, float]) -> None:
         log = self._log
         found = self._validate()
         key = next(iter(found))
@@ -308,9 +302,6 @@ class _Loop:
         entry = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
         log.curve.append({name: _rounded(value) for name, value in entry.items()})
         _LOG.info("step %d of %d: %s", log.steps, self._steps, ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
-        if writer is not None:
-            for name, value in (found | figures).items():
-                writer.add_scalar(name, value, log.steps)
 
     def _check_numbers(self, figures: dict[str, float]) -> None:
         """Stop when a figure or a weight is not finite."""
@@ -340,12 +331,3 @@ def curve_csv(curve: Sequence[dict[str, float]]) -> str:
 
 def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
-
-
-def _summary_writer(log_dir: Path | None) -> Any:
-    if log_dir is None:
-        return None
-    import_extra("tensorboard", "logging to TensorBoard", "rl")
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(log_dir))

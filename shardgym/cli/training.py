@@ -182,7 +182,6 @@ def _source(suites: list[str], seed: int) -> str:
 @click.option("--minutes", type=positive_number, metavar="X", help="Begin no step after so long.")
 @click.option("--out", type=folder, help="Where the weights go (default: weights/SOLVER/SUITE/seed-N).")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in FOLDER, if there is one.")
-@click.option("--tensorboard", type=folder, metavar="FOLDER", help="Write TensorBoard's files there.")
 @json_option
 def fit(
     solver_name: str,
@@ -194,7 +193,6 @@ def fit(
     minutes: float | None,
     out: Path | None,
     resume: bool,
-    tensorboard: Path | None,
     as_json: bool,
 ) -> int:
     """Train a learned solver and write its weights.
@@ -223,7 +221,6 @@ def fit(
         "--steps": ("steps", steps),
         "--minutes": ("minutes", minutes),
         "--resume": ("resume", resume or None),
-        "--tensorboard": ("log_dir", tensorboard),
     }
     for flag, (option, value) in given.items():
         if value is not None and not takes(learn, option):

@@ -74,16 +74,11 @@ class ColumnGreedy:
 
 
 class Pieces(NamedTuple):
-    """What tables are cut into.
+    """What tables are cut into."""
 
-    Attributes:
-        shards: that hold every cell of every table once; their devices do not matter.
-        alone_ms: compute of each alone on a device.
-        priced: that of all pieces so far, by table and number of columns, so that none is asked for twice.
-    """
-
-    shards: list[Shard]
-    alone_ms: list[float]
+    shards: list[Shard]  #: that hold every cell of every table once; their devices do not matter
+    alone_ms: list[float]  #: compute of each alone on a device
+    #: That of all pieces so far, by table and number of columns, so that none is asked for twice.
     priced: dict[tuple[str, int], float]
 
 

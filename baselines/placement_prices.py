@@ -79,19 +79,12 @@ class PlacementPrices:
 
 
 class Changes(NamedTuple):
-    """M changes of a placement. In each, a shard or its right half goes to another device, from which one may return.
+    """M changes of a placement. In each, a shard or its right half goes to another device, and one may return."""
 
-    Attributes:
-        given: shard that goes, shape (M,).
-        target: device that it goes to, shape (M,).
-        returned: shard of that device that comes back, -1 for none, shape (M,).
-        halved: whether the left half stays, shape (M,).
-    """
-
-    given: Ints
-    target: Ints
-    returned: Ints
-    halved: Bools
+    given: Ints  #: shard that goes, shape (M,)
+    target: Ints  #: device that it goes to, shape (M,)
+    returned: Ints  #: shard of that device that comes back, -1 for none, shape (M,)
+    halved: Bools  #: whether the left half stays, shape (M,)
 
     def take(self, which: Ints | Bools | slice) -> Changes:
         """Return some of the changes."""

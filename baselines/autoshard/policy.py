@@ -32,21 +32,13 @@ VALUE_WIDTHS = (2 * STATE, 64, 1)
 
 
 class OrderedTables(NamedTuple):
-    """The tables of B tasks in the order in which they are placed.
+    """The tables of B tasks in the order in which they are placed."""
 
-    Attributes:
-        order: their numbers in the task, shape (B, T).
-        latents: of the tables, shape (B, T, 32).
-        states: of the recurrent network when a table comes up, shape (B, T, 64).
-        sizes: bytes with optimiser state, shape (B, T).
-        even_ms: predicted costs of single tables, added up and divided by the number of devices, shape (B,).
-    """
-
-    order: Tensor
-    latents: Tensor
-    states: Tensor
-    sizes: Tensor
-    even_ms: Tensor
+    order: Tensor  #: their numbers in the task, shape (B, T)
+    latents: Tensor  #: of the tables, shape (B, T, 32)
+    states: Tensor  #: of the recurrent network when a table comes up, shape (B, T, 64)
+    sizes: Tensor  #: bytes with optimiser state, shape (B, T)
+    even_ms: Tensor  #: predicted costs of single tables, added up and divided by the number of devices, shape (B,)
 
 
 class AutoShardNetwork(nn.Module):
@@ -208,25 +200,15 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
 
 @dataclass(frozen=True)
 class Episodes:
-    """N played episodes. Steps are in the order in which tables were placed.
+    """N played episodes. Steps are in the order in which tables were placed."""
 
-    Attributes:
-        task: row of the task in the batch that was played, shape (N,).
-        order: numbers of the tables, shape (N, T).
-        devices: that they were placed on, -1 where there was no step, shape (N, T).
-        allowed: devices with room, shape (N, T, D).
-        loads: of the devices before the step, see `AutoShardNetwork.actions`, shape (N, T, D, 2).
-        log_p: logarithms of the probabilities with which devices were drawn, shape (N, T).
-        costs: of the plans, None where the episode ended without one; N of them.
-    """
-
-    task: Tensor
-    order: Tensor
-    devices: Tensor
-    allowed: Tensor
-    loads: Tensor
-    log_p: Tensor
-    costs: Sequence[PlanCost | None]
+    task: Tensor  #: row of the task in the batch that was played, shape (N,)
+    order: Tensor  #: numbers of the tables, shape (N, T)
+    devices: Tensor  #: that they were placed on, -1 where there was no step, shape (N, T)
+    allowed: Tensor  #: devices with room, shape (N, T, D)
+    loads: Tensor  #: of the devices before the step, see `AutoShardNetwork.actions`, shape (N, T, D, 2)
+    log_p: Tensor  #: logarithms of the probabilities with which devices were drawn, shape (N, T)
+    costs: Sequence[PlanCost | None]  #: of the plans, None where the episode ended without one; N of them
 
     def table_devices(self) -> Tensor:
         """Return the device of every table in the tasks' own order, shape (N, T)."""

@@ -48,38 +48,23 @@ STUCK = -1.0
 
 @dataclass(frozen=True, config=CONFIG)
 class AutoShardSettings(Record):
-    """How AutoShard is trained. In a step, actors play the episodes of several updates, then the learner makes these.
+    """How AutoShard is trained. In a step, actors play the episodes of several updates, then a learner makes these."""
 
-    Attributes:
-        objective: "balance" (published), compute of the least loaded device over that of the most loaded one; or
-            "cost", the task's predicted even share over the cost of the plan.
-        updates: of a step. The policy that plays is as old as the first of them.
-        tasks: of an update.
-        episodes: of an update, on each of its tasks (published: an update has 8 sequences of 100 steps).
-        random_plans: on each training task, priced before the first step for the cost layers.
-        cost_warm_up: updates of the cost layers alone, before the first step.
-        cost_updates: of the cost layers with every update of the policy (published: 20).
-        cost_batch: plans of each of them (published: 512 devices).
-        cost_buffer: latest plans that they are drawn from (published: 5,000 devices).
-        learning_rate: of Adam; falls linearly to 0.
-        entropy: weight of the entropy bonus.
-        value: weight of the value's squared error.
-        clip_gradient: largest norm of a gradient.
-    """
-
+    #: "balance" (published), compute of the least loaded device over that of the most loaded one; or "cost", the task's
+    #: predicted even share over the cost of the plan.
     objective: Literal["balance", "cost"] = "balance"
-    updates: Count = 4
-    tasks: Count = 4
-    episodes: Count = 4
-    random_plans: Count = 10
-    cost_warm_up: Whole = 600
-    cost_updates: Count = 1
-    cost_batch: Count = 64
-    cost_buffer: Count = 10_000
-    learning_rate: Positive = 1e-3
-    entropy: Weight = 1e-3
-    value: Weight = 0.5
-    clip_gradient: Positive = 40.0
+    updates: Count = 4  #: of a step. The policy that plays is as old as the first of them.
+    tasks: Count = 4  #: of an update
+    episodes: Count = 4  #: of an update, on each of its tasks (published: an update has 8 sequences of 100 steps)
+    random_plans: Count = 10  #: on each training task, priced before the first step for the cost layers
+    cost_warm_up: Whole = 600  #: updates of the cost layers alone, before the first step
+    cost_updates: Count = 1  #: of the cost layers with every update of the policy (published: 20)
+    cost_batch: Count = 64  #: plans of each of them (published: 512 devices)
+    cost_buffer: Count = 10_000  #: latest plans that they are drawn from (published: 5,000 devices)
+    learning_rate: Positive = 1e-3  #: of Adam; falls linearly to 0
+    entropy: Weight = 1e-3  #: weight of the entropy bonus
+    value: Weight = 0.5  #: weight of the value's squared error
+    clip_gradient: Positive = 40.0  #: largest norm of a gradient
 
 
 class AutoShard(LearnedSolver[AutoShardNetwork]):
@@ -297,14 +282,10 @@ def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> In
 
 
 class VTrace(NamedTuple):
-    """What an update of the policy needs of every step.
+    """What an update of the policy needs of every step."""
 
-    Attributes:
-        targets: of the values, v_s in the paper, shape (T, N).
-        advantages: of the actions taken, times the clipped ratio rho_s: weights of the policy gradient, shape (T, N).
-    """
-
-    targets: Tensor
+    targets: Tensor  #: of the values, v_s in the paper, shape (T, N)
+    #: Of the actions taken, times the clipped ratio rho_s: weights of the policy gradient, shape (T, N).
     advantages: Tensor
 
 

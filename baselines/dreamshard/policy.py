@@ -67,23 +67,14 @@ class DreamShardNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Episodes:
-    """E episodes on each of B tasks. Tables are in the order in which they were placed.
+    """E episodes on each of B tasks. Tables are in the order in which they were placed."""
 
-    Attributes:
-        order: number of the table that was placed in each step, padding last, shape (B, T).
-        devices: that it was placed on, -1 for none, shape (B, E, T).
-        allowed: devices that it could be placed on, shape (B, E, T, D).
-        costs: predicted for each device before the step, over `mean_table_ms`, shape (B, E, T, D, 3).
-        complete: whether all tables were placed, shape (B, E).
-        predicted_ms: the cost network's overall cost of what was placed, shape (B, E).
-    """
-
-    order: Tensor
-    devices: Tensor
-    allowed: Tensor
-    costs: Tensor
-    complete: Tensor
-    predicted_ms: Tensor
+    order: Tensor  #: number of the table that was placed in each step, padding last, shape (B, T)
+    devices: Tensor  #: that it was placed on, -1 for none, shape (B, E, T)
+    allowed: Tensor  #: devices that it could be placed on, shape (B, E, T, D)
+    costs: Tensor  #: predicted for each device before the step, over `mean_table_ms`, shape (B, E, T, D, 3)
+    complete: Tensor  #: whether all tables were placed, shape (B, E)
+    predicted_ms: Tensor  #: the cost network's overall cost of what was placed, shape (B, E)
 
     def table_devices(self) -> Tensor:
         """Return the device of every table in the tasks' own order, shape (B, E, T)."""

@@ -26,31 +26,18 @@ Rate = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, config=CONFIG)
 class DreamShardSettings(Record):
-    """How DreamShard is trained. A round collects costs, fits the cost network, and updates the policy.
+    """How DreamShard is trained. A round collects costs, fits the cost network, and updates the policy."""
 
-    Attributes:
-        policy_updates: of a round; a step of training is one of them (published: 10).
-        collected_tasks: tasks of a round that plans are priced for (published: 10).
-        collected_plans: plans of each of them, drawn from the policy (published: 1).
-        cost_updates: of a round (published: 300).
-        cost_batch: plans of a cost update (published: 64).
-        update_tasks: tasks of a policy update (published: 1).
-        update_episodes: on each of them (published: 10).
-        learning_rate: of the cost network's Adam; falls linearly to 0 (published: 5e-4).
-        policy_learning_rate: likewise of the policy's (published: 5e-4).
-        entropy: weight of the entropy bonus (published: 0.001).
-    """
-
-    policy_updates: Count = 10
-    collected_tasks: Count = 128
-    collected_plans: Count = 4
-    cost_updates: Count = 300
-    cost_batch: Count = 64
-    update_tasks: Count = 16
-    update_episodes: Annotated[Whole, Field(ge=2)] = 16
-    learning_rate: Rate = 3e-3
-    policy_learning_rate: Rate = 1e-2
-    entropy: Annotated[float, Field(ge=0)] = 1e-3
+    policy_updates: Count = 10  #: of a round; a step of training is one of them (published: 10)
+    collected_tasks: Count = 128  #: tasks of a round that plans are priced for (published: 10)
+    collected_plans: Count = 4  #: plans of each of them, drawn from the policy (published: 1)
+    cost_updates: Count = 300  #: of a round (published: 300)
+    cost_batch: Count = 64  #: plans of a cost update (published: 64)
+    update_tasks: Count = 16  #: tasks of a policy update (published: 1)
+    update_episodes: Annotated[Whole, Field(ge=2)] = 16  #: on each of them (published: 10)
+    learning_rate: Rate = 3e-3  #: of the cost network's Adam; falls linearly to 0 (published: 5e-4)
+    policy_learning_rate: Rate = 1e-2  #: likewise of the policy's (published: 5e-4)
+    entropy: Annotated[float, Field(ge=0)] = 1e-3  #: weight of the entropy bonus (published: 0.001)
 
 
 class DreamShard(LearnedSolver[DreamShardNetwork]):

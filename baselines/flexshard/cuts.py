@@ -24,21 +24,13 @@ _BISECTIONS = 60
 
 
 class Choices(NamedTuple):
-    """Pairs of cut points of one table, and what each of n pairs takes on every device.
+    """Pairs of cut points of one table, and what each of n pairs takes on every device."""
 
-    Attributes:
-        tiers: rows of both cut points, shape (n, 2).
-        inside_ms: all-to-alls over links inside of a node, shape (n,).
-        between_ms: over links between nodes, shape (n,).
-        others_ms: exchanges on top: gradients of copies, and partial sums of pooled tables, shape (n,).
-        num_bytes: of memory, on average over the devices, shape (n,).
-    """
-
-    tiers: Ints
-    inside_ms: Floats
-    between_ms: Floats
-    others_ms: Floats
-    num_bytes: Floats
+    tiers: Ints  #: rows of both cut points, shape (n, 2)
+    inside_ms: Floats  #: all-to-alls over links inside of a node, shape (n,)
+    between_ms: Floats  #: over links between nodes, shape (n,)
+    others_ms: Floats  #: exchanges on top: gradients of copies, and partial sums of pooled tables, shape (n,)
+    num_bytes: Floats  #: of memory, on average over the devices, shape (n,)
 
 
 def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:

@@ -69,17 +69,11 @@ class CostNetwork(nn.Module):
 
 
 class CostTargets(NamedTuple):
-    """What plans cost by the oracle.
+    """What plans cost by the oracle."""
 
-    Attributes:
-        device_ms: times in `DEVICE_PHASES`, shape (N, D, 3).
-        overall_ms: the plan's cost, shape (N,).
-        device_mask: devices that exist, shape (N, D).
-    """
-
-    device_ms: Tensor
-    overall_ms: Tensor
-    device_mask: Tensor
+    device_ms: Tensor  #: times in `DEVICE_PHASES`, shape (N, D, 3)
+    overall_ms: Tensor  #: the plan's cost, shape (N,)
+    device_mask: Tensor  #: devices that exist, shape (N, D)
 
 
 def cost_losses(network: CostNetwork, sums: Tensor, targets: CostTargets) -> Mapping[str, Tensor]:

@@ -84,21 +84,16 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             `choose_shipped` picks those for a task. Not needed before `fit`.
         **settings: of training; the fields of `settings_type`.
 
-    Attributes:
-        name: as registered; names the weights in the package, too.
-        settings_type: record of the settings of training, all with defaults.
-        default_steps: of training.
-        solving_settings: names of settings that also count when solving. The others describe a training: together with
-            weights, only those that the weights were trained with are accepted.
-
     Raises:
         InputError: no such setting, a setting that the weights were not trained with, or weights that are missing,
             damaged or of another solver or architecture.
     """
 
-    name: ClassVar[str]
-    settings_type: ClassVar[type[Record]]
-    default_steps: ClassVar[int]
+    name: ClassVar[str]  #: as registered; names the weights in the package, too
+    settings_type: ClassVar[type[Record]]  #: record of the settings of training, all with defaults
+    default_steps: ClassVar[int]  #: of training
+    #: Names of settings that also count when solving. The others describe a training: together with weights, only those
+    #: that the weights were trained with are accepted.
     solving_settings: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, weights: str | Path | None = None, **settings: Any) -> None:

@@ -44,14 +44,10 @@ class FeatureScale:
 
     Of the tables of the training tasks, once for all. DreamShard's code scales by the tables of each task, so that a
     table looks different from task to task.
-
-    Attributes:
-        mean: shape (21,).
-        std: shape (21,), 1 where a feature does not vary.
     """
 
-    mean: Floats
-    std: Floats
+    mean: Floats  #: shape (21,)
+    std: Floats  #: shape (21,), 1 where a feature does not vary
 
     @classmethod
     def of(cls, tasks: Iterable[ShardingTask]) -> FeatureScale:
@@ -71,21 +67,13 @@ class FeatureScale:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """B tasks of up to T tables and D devices, padded at the end.
+    """B tasks of up to T tables and D devices, padded at the end."""
 
-    Attributes:
-        features: of the tables, not yet scaled, 0 where padded, shape (B, T, 21).
-        table_mask: true for tables that exist, shape (B, T).
-        table_bytes: of whole tables with optimiser state, shape (B, T).
-        memory_bytes: of the devices, shape (B, D).
-        device_mask: true for devices that exist, shape (B, D).
-    """
-
-    features: Tensor
-    table_mask: Tensor
-    table_bytes: Tensor
-    memory_bytes: Tensor
-    device_mask: Tensor
+    features: Tensor  #: of the tables, not yet scaled, 0 where padded, shape (B, T, 21)
+    table_mask: Tensor  #: true for tables that exist, shape (B, T)
+    table_bytes: Tensor  #: of whole tables with optimiser state, shape (B, T)
+    memory_bytes: Tensor  #: of the devices, shape (B, D)
+    device_mask: Tensor  #: true for devices that exist, shape (B, D)
 
     @classmethod
     def of(cls, tasks: Sequence[ShardingTask]) -> TaskBatch:

@@ -75,21 +75,13 @@ class TrainingOracle:
 
 
 class Setup(NamedTuple):
-    """What a learner is made with.
+    """What a learner is made with."""
 
-    Attributes:
-        network: to be trained.
-        tasks: to train on.
-        oracle: to be queried; counts.
-        steps: of training in all.
-        settings: of the solver.
-    """
-
-    network: Any
-    tasks: Sequence[ShardingTask]
-    oracle: TrainingOracle
-    steps: int
-    settings: Any
+    network: Any  #: to be trained
+    tasks: Sequence[ShardingTask]  #: to train on
+    oracle: TrainingOracle  #: to be queried; counts
+    steps: int  #: of training in all
+    settings: Any  #: of the solver
 
 
 class Learner(abc.ABC):
@@ -97,18 +89,12 @@ class Learner(abc.ABC):
 
     Args:
         setup: network, tasks, oracle, steps and settings.
-
-    Attributes:
-        network: what is trained, and saved as the solver's weights.
-        optimizers: of its parameters.
-        oracle: counts its queries.
-        replay: further tensors that later steps depend on, such as priced plans; any shapes.
     """
 
-    network: nn.Module
-    optimizers: Sequence[torch.optim.Optimizer]
-    oracle: TrainingOracle
-    replay: dict[str, Tensor]
+    network: nn.Module  #: what is trained, and saved as the solver's weights
+    optimizers: Sequence[torch.optim.Optimizer]  #: of its parameters
+    oracle: TrainingOracle  #: counts its queries
+    replay: dict[str, Tensor]  #: further tensors that later steps depend on, such as priced plans; any shapes
 
     def __init__(self, setup: Setup) -> None:
         self.network, self._tasks, self.oracle, self._steps, self._settings = setup
@@ -134,40 +120,24 @@ def torch_generator(rng: np.random.Generator) -> torch.Generator:
 
 @dataclass
 class TrainingLog:
-    """How far training is.
+    """How far training is."""
 
-    Attributes:
-        steps: done.
-        seconds: that they took, interruptions left out.
-        curve: one entry per evaluation.
-        best_step: step after which validation was best.
-        best: tensors of the network at that step.
-    """
-
-    steps: int = 0
-    seconds: float = 0.0
-    curve: list[dict[str, float]] = field(default_factory=list)
-    best_step: int = 0
-    best: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0  #: done
+    seconds: float = 0.0  #: that they took, interruptions left out
+    curve: list[dict[str, float]] = field(default_factory=list)  #: one entry per evaluation
+    best_step: int = 0  #: step after which validation was best
+    best: dict[str, Tensor] = field(default_factory=dict)  #: tensors of the network at that step
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the loop runs; nothing in here changes what is learned, but for `minutes`.
+    """How the loop runs; nothing in here changes what is learned, but for `minutes`."""
 
-    Attributes:
-        evaluate_every: steps between evaluations, each followed by a checkpoint.
-        minutes: begin no step after so long; None for no limit.
-        checkpoint_dir: folder of checkpoint and curve; None for none.
-        resume: go on from the checkpoint there.
-        progress: whether a bar is shown.
-    """
-
-    evaluate_every: int = 10
-    minutes: float | None = None
-    checkpoint_dir: Path | None = None
-    resume: bool = False
-    progress: bool = False
+    evaluate_every: int = 10  #: steps between evaluations, each followed by a checkpoint
+    minutes: float | None = None  #: begin no step after so long; None for no limit
+    checkpoint_dir: Path | None = None  #: folder of checkpoint and curve; None for none
+    resume: bool = False  #: go on from the checkpoint there
+    progress: bool = False  #: whether a bar is shown
 
 
 def train(

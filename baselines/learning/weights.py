@@ -31,61 +31,38 @@ Range = tuple[Whole, Whole]
 
 @dataclass(frozen=True, config=CONFIG)
 class TaskSummary(Record):
-    """What is known of the tasks that a solver was fitted on.
+    """What is known of the tasks that a solver was fitted on."""
 
-    Attributes:
-        source: where they come from, e.g. "train half of synthetic-2021, drawn like dlrm4-v1".
-        count: how many.
-        sha256: over their digests in order.
-        num_tables: smallest and largest number of tables.
-        num_devices: smallest and largest number of devices.
-    """
-
-    source: str
-    count: Annotated[Whole, Field(ge=1)]
-    sha256: Digest
-    num_tables: Range
-    num_devices: Range
+    source: str  #: where they come from, e.g. "train half of synthetic-2021, drawn like dlrm4-v1".
+    count: Annotated[Whole, Field(ge=1)]  #: how many
+    sha256: Digest  #: over their digests in order
+    num_tables: Range  #: smallest and largest number of tables
+    num_devices: Range  #: smallest and largest number of devices
 
 
 @dataclass(frozen=True, config=CONFIG)
 class SolverCard(Record):
-    """Written next to the weights of a learned solver. What another library trained has neither tasks nor a curve.
+    """Written next to the weights of a learned solver. What another library trained has neither tasks nor a curve."""
 
-    Attributes:
-        solver: its name; of a policy that another library trained, module:function that makes it without weights.
-        settings: of training; of such a policy, what `PolicySolver` is made with.
-        weights_sha256: of the file of weights.
-        created: UTC.
-        versions: of Python and the packages.
-        minutes: that training took, interruptions left out; None when unknown.
-        note: how it was trained, in a sentence.
-        features: mean and standard deviation that each feature of a table is scaled by, by the feature's name.
-        tasks: that it was fitted on.
-        validation: tasks of the same kind that chose the step whose weights these are.
-        oracle: name, version, hardware and settings of the cost that was queried.
-        oracle_queries: plans that were priced, those of validation included.
-        seed: of training.
-        steps: of training that were made.
-        best_step: the step whose weights these are.
-        curve: one entry per evaluation: step, minutes, mean cost of the validation tasks, and what the solver reports.
-    """
-
-    solver: Name
-    settings: dict[str, Any]
-    weights_sha256: Digest
-    created: str
-    versions: dict[str, str]
+    solver: Name  #: its name; of a policy that another library trained, module:function that makes it without weights
+    settings: dict[str, Any]  #: of training; of such a policy, what `PolicySolver` is made with
+    weights_sha256: Digest  #: of the file of weights
+    created: str  #: UTC
+    versions: dict[str, str]  #: of Python and the packages
+    #: That training took, interruptions left out; None when unknown.
     minutes: Annotated[float, Field(ge=0)] | None = None
-    note: str = ""
+    note: str = ""  #: how it was trained, in a sentence
+    #: Mean and standard deviation that each feature of a table is scaled by, by the feature's name.
     features: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    tasks: TaskSummary | None = None
-    validation: TaskSummary | None = None
+    tasks: TaskSummary | None = None  #: that it was fitted on
+    validation: TaskSummary | None = None  #: tasks of the same kind that chose the step whose weights these are
+    #: Name, version, hardware and settings of the cost that was queried.
     oracle: dict[str, Any] = Field(default_factory=dict)
-    oracle_queries: Whole = 0
-    seed: Whole = 0
-    steps: Whole = 0
-    best_step: Whole = 0
+    oracle_queries: Whole = 0  #: plans that were priced, those of validation included
+    seed: Whole = 0  #: of training
+    steps: Whole = 0  #: of training that were made
+    best_step: Whole = 0  #: the step whose weights these are
+    #: One entry per evaluation: step, minutes, mean cost of the validation tasks, and what the solver reports.
     curve: list[dict[str, Any]] = Field(default_factory=list)
     schema: Literal["shardgym.solver_card/2"] = "shardgym.solver_card/2"
 
@@ -153,15 +130,10 @@ def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> No
 
 
 class Shipped(NamedTuple):
-    """Weights of one name in the package.
+    """Weights of one name in the package."""
 
-    Attributes:
-        seeds: folders of the training seeds, ascending.
-        num_devices: smallest and largest number of devices that they were fitted on.
-    """
-
-    seeds: tuple[Path, ...]
-    num_devices: tuple[int, int]
+    seeds: tuple[Path, ...]  #: folders of the training seeds, ascending
+    num_devices: tuple[int, int]  #: smallest and largest number of devices that they were fitted on
 
 
 def shipped_weights(solver: str) -> dict[str, Shipped]:

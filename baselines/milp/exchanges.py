@@ -32,23 +32,14 @@ class Line(NamedTuple):
 
 
 class Exchanges(NamedTuple):
-    """Exchanges of a step as lines, of which a step takes sums and maxima; see `first_and_last`.
+    """Exchanges of a step as lines, of which a step takes sums and maxima; see `first_and_last`."""
 
-    Attributes:
-        links: of the all-to-all.
-        rows: reduce-scatter of all devices, by columns.
-        replicas: all-reduce of gradients, by bytes.
-        nodes: of tables that single domains hold by rows.
-        compute: weights of forward and backward compute in what a device does first and at last, shape (2, 2).
-        transfers: of the exchange of outputs in the same, shape (2,).
-    """
-
-    links: LinkPrices
-    rows: Line
-    replicas: Line
-    nodes: NodePrices
-    compute: Floats
-    transfers: Floats
+    links: LinkPrices  #: of the all-to-all
+    rows: Line  #: reduce-scatter of all devices, by columns
+    replicas: Line  #: all-reduce of gradients, by bytes
+    nodes: NodePrices  #: of tables that single domains hold by rows
+    compute: Floats  #: weights of forward and backward compute in what a device does first and at last, shape (2, 2)
+    transfers: Floats  #: of the exchange of outputs in the same, shape (2,)
 
 
 def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:

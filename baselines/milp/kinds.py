@@ -26,60 +26,36 @@ class Columns(NamedTuple):
 
     Pieces take what the largest of some lines says, as narrow ones do not take less than a sector and wide ones share
     the cache with fewer rows. Where times of pieces lie above these lines, the lines are a lower bound.
-
-    Attributes:
-        table: its position in the task.
-        units: of the whole table.
-        unit_columns: that go to others, of a unit.
-        lines: in what a device does first, and at last: ms per piece and per unit, each of shape (L, 2).
-        least_ms: what a piece of at least so many units takes at least, first and at last, shape (2, units + 1).
-        most_ms: what the pieces of a table take together at most by the lines, shape (2,).
-        piece_bytes: of a piece, whatever its width.
-        unit_bytes: besides, of a unit.
     """
 
-    table: int
-    units: int
-    unit_columns: float
+    table: int  #: its position in the task
+    units: int  #: of the whole table
+    unit_columns: float  #: that go to others, of a unit
+    #: In what a device does first, and at last: ms per piece and per unit, each of shape (L, 2).
     lines: tuple[Floats, Floats]
-    least_ms: Floats
-    most_ms: Floats
-    piece_bytes: int
-    unit_bytes: int
+    least_ms: Floats  #: what a piece of at least so many units takes at least, first and at last, shape (2, units + 1)
+    most_ms: Floats  #: what the pieces of a table take together at most by the lines, shape (2,)
+    piece_bytes: int  #: of a piece, whatever its width
+    unit_bytes: int  #: besides, of a unit
 
 
 class Spread(NamedTuple):
-    """A table on all devices, or on all of one fast domain.
+    """A table on all devices, or on all of one fast domain."""
 
-    Attributes:
-        table: its position in the task.
-        devices: "all" have rows or a replica; or those of a "domain" have rows.
-        ms: what a device does for it first and at last, without fixed costs, shape (N, 2), N for these devices.
-        bytes: what it takes there, shape (N,).
-        columns: of the table where it is cut by rows; 0 for replicas.
-        replica_bytes: of gradients to exchange.
-    """
-
-    table: int
-    devices: Literal["all", "domain"]
-    ms: Floats
-    bytes: Ints
-    columns: float = 0.0
-    replica_bytes: float = 0.0
+    table: int  #: its position in the task
+    devices: Literal["all", "domain"]  #: "all" have rows or a replica; or those of a "domain" have rows
+    ms: Floats  #: what a device does for it first and at last, without fixed costs, shape (N, 2), N for these devices
+    bytes: Ints  #: what it takes there, shape (N,)
+    columns: float = 0.0  #: of the table where it is cut by rows; 0 for replicas
+    replica_bytes: float = 0.0  #: of gradients to exchange
 
 
 class Kinds(NamedTuple):
-    """What the tables of a task may become.
+    """What the tables of a task may become."""
 
-    Attributes:
-        columns: of each table; None where not even its narrowest piece fits on a device.
-        spreads: table after table.
-        fixed_ms: of each operator on a device that has any work for it, first and at last, shape (2,).
-    """
-
-    columns: list[Columns | None]
-    spreads: list[Spread]
-    fixed_ms: Floats
+    columns: list[Columns | None]  #: of each table; None where not even its narrowest piece fits on a device
+    spreads: list[Spread]  #: table after table
+    fixed_ms: Floats  #: of each operator on a device that has any work for it, first and at last, shape (2,)
 
 
 def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, replicas: bool) -> Kinds:

@@ -52,15 +52,10 @@ class Sum:
 
 
 class Solution(NamedTuple):
-    """What HiGHS found.
+    """What HiGHS found."""
 
-    Attributes:
-        bound: no solution has a smaller objective; infinite where there is no solution.
-        values: of all variables; None where no solution was found.
-    """
-
-    bound: float
-    values: Floats | None
+    bound: float  #: no solution has a smaller objective; infinite where there is no solution
+    values: Floats | None  #: of all variables; None where no solution was found
 
 
 @contextlib.contextmanager

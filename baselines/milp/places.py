@@ -22,21 +22,13 @@ _SHARES = (0.5, 0.75, 0.9, 0.95, 0.97, 1.0)
 
 
 class Cut(NamedTuple):
-    """Variables of a table in pieces of columns.
+    """Variables of a table in pieces of columns."""
 
-    Attributes:
-        columns: the table.
-        takes: whether it is in pieces of columns.
-        pieces: their number on each group that has memory for one.
-        units: likewise their units.
-        ms: likewise what devices do for them first and at last.
-    """
-
-    columns: Columns
-    takes: Sum
-    pieces: dict[int, Sum]
-    units: dict[int, Sum]
-    ms: dict[int, list[Sum]]
+    columns: Columns  #: the table
+    takes: Sum  #: whether it is in pieces of columns
+    pieces: dict[int, Sum]  #: their number on each group that has memory for one
+    units: dict[int, Sum]  #: likewise their units
+    ms: dict[int, list[Sum]]  #: likewise what devices do for them first and at last
 
 
 class Case(NamedTuple):

@@ -22,17 +22,12 @@ _PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56)
 
 
 class Answer(NamedTuple):
-    """What HiGHS found.
+    """What HiGHS found."""
 
-    Attributes:
-        bound_ms: no plan of these kinds takes less; infinite where there is none, or none below the cutoff.
-        spreads: tables that are spread, each with its domain, or 0; None where no solution was found.
-        units: of each place, of each table in pieces, shape (G, T).
-    """
-
-    bound_ms: float
+    bound_ms: float  #: no plan of these kinds takes less; infinite where there is none, or none below the cutoff
+    #: Tables that are spread, each with its domain, or 0; None where no solution was found.
     spreads: list[tuple[Spread, int]] | None
-    units: Ints
+    units: Ints  #: of each place, of each table in pieces, shape (G, T)
 
 
 class Program(Places):

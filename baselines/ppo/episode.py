@@ -27,25 +27,15 @@ ORDER = "lookup"
 
 
 class Decisions(NamedTuple):
-    """Actions of n episodes, and what was seen before them.
+    """Actions of n episodes, and what was seen before them."""
 
-    Attributes:
-        episodes: their numbers, shape (n,).
-        table: entry "table" of the observations, shape (n, 25).
-        devices: see `Moments`.
-        rest: likewise.
-        valid: likewise.
-        chosen: actions, shape (n,).
-        scores: of all actions, minus infinity where they are not valid, shape (n, actions).
-    """
-
-    episodes: Ints
-    table: Floats
-    devices: Floats
-    rest: Floats
-    valid: Bools
-    chosen: Ints
-    scores: Floats
+    episodes: Ints  #: their numbers, shape (n,)
+    table: Floats  #: entry "table" of the observations, shape (n, 25)
+    devices: Floats  #: see `Moments`
+    rest: Floats  #: likewise
+    valid: Bools  #: likewise
+    chosen: Ints  #: actions, shape (n,)
+    scores: Floats  #: of all actions, minus infinity where they are not valid, shape (n, actions)
 
 
 #: Chooses actions; returns scores, too.
@@ -53,15 +43,10 @@ Choose = Callable[[Moments], tuple[Ints, Floats]]
 
 
 class Played(NamedTuple):
-    """What N episodes ended with.
+    """What N episodes ended with."""
 
-    Attributes:
-        step_ms: cost of the plans; infinite where there is none, shape (N,).
-        decisions: of every step, where asked for.
-    """
-
-    step_ms: Floats
-    decisions: list[Decisions]
+    step_ms: Floats  #: cost of the plans; infinite where there is none, shape (N,)
+    decisions: list[Decisions]  #: of every step, where asked for
 
 
 class Episodes:
@@ -174,19 +159,12 @@ class Episodes:
 
 
 class Held(NamedTuple):
-    """Columns of a table on consecutive devices.
+    """Columns of a table on consecutive devices."""
 
-    Attributes:
-        columns: how many.
-        first: the first holder.
-        holders: how many there are.
-        replicated: whether each has all rows.
-    """
-
-    columns: int
-    first: int
-    holders: int
-    replicated: bool
+    columns: int  #: how many
+    first: int  #: the first holder
+    holders: int  #: how many there are
+    replicated: bool  #: whether each has all rows
 
 
 def held_in(task: ShardingTask, plan: ShardingPlan) -> dict[str, list[Held]]:

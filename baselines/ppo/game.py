@@ -31,22 +31,15 @@ _PENALTY_MS = -1e9
 
 
 class Moments(NamedTuple):
-    """What is seen in n episodes before their next actions.
+    """What is seen in n episodes before their next actions."""
 
-    Attributes:
-        episodes: their numbers, shape (n,).
-        shards: numbers of their next shards in the catalog, shape (n,).
-        devices: entries "devices" and "times" of the observations, shape (n, D, 9).
-        rest: entries "progress" and "remaining", "splits" where shards may be halved, and "kind" in AnyWise, shape
-            (n, 6), (n, 8) or (n, 10).
-        valid: actions that are valid, shape (n, actions).
-    """
-
-    episodes: Ints
-    shards: Ints
-    devices: Floats
+    episodes: Ints  #: their numbers, shape (n,)
+    shards: Ints  #: numbers of their next shards in the catalog, shape (n,)
+    devices: Floats  #: entries "devices" and "times" of the observations, shape (n, D, 9)
+    #: Entries "progress" and "remaining", "splits" where shards may be halved, and "kind" in AnyWise, shape (n, 6), (n,
+    #: 8) or (n, 10).
     rest: Floats
-    valid: Bools
+    valid: Bools  #: actions that are valid, shape (n, actions)
 
 
 class TaskGame:

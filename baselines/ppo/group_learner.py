@@ -41,27 +41,16 @@ _MAX_GRADIENT = 1.0
 
 @dataclass(frozen=True, config=CONFIG)
 class GroupSettings(Record):
-    """How a policy is trained.
+    """How a policy is trained."""
 
-    Attributes:
-        imitation_steps: the first steps, in which plans of another solver are imitated.
-        imitation_updates: of each of these.
-        imitated: decisions of the plans in an update.
-        imitation_rate: learning rate of Adam meanwhile.
-        tasks: played in every other step, all with equally many devices.
-        episodes: of each of them.
-        decisions: of an update at most, of all that were made in a step.
-        learning_rate: of Adam in these; falls linearly to 0.
-    """
-
-    imitation_steps: Count = 40
-    imitation_updates: Count = 25
-    imitated: Count = 1024
-    imitation_rate: Positive = 1e-3
-    tasks: Count = 16
-    episodes: Annotated[Whole, Field(ge=2)] = 32
-    decisions: Count = 2048
-    learning_rate: Positive = 5e-4
+    imitation_steps: Count = 40  #: the first steps, in which plans of another solver are imitated
+    imitation_updates: Count = 25  #: of each of these
+    imitated: Count = 1024  #: decisions of the plans in an update
+    imitation_rate: Positive = 1e-3  #: learning rate of Adam meanwhile
+    tasks: Count = 16  #: played in every other step, all with equally many devices
+    episodes: Annotated[Whole, Field(ge=2)] = 32  #: of each of them
+    decisions: Count = 2048  #: of an update at most, of all that were made in a step
+    learning_rate: Positive = 5e-4  #: of Adam in these; falls linearly to 0
 
 
 class GroupLearner(Learner):

@@ -56,9 +56,9 @@ class SetNetwork(nn.Module):
 
     Attributes:
         every_kind: see above.
-        halves: true when it was trained where shards may be halved; the last action of `ShardGym/ColumnWise-v0` does.
     """
 
+    #: True when it was trained where shards may be halved; the last action of `ShardGym/ColumnWise-v0` does.
     halves: Tensor
 
     def __init__(self, *, every_kind: bool = False) -> None:

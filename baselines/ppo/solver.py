@@ -44,25 +44,17 @@ ENV_ARGUMENTS = {
 
 @dataclass(frozen=True, config=CONFIG)
 class PpoSettings(Record):
-    """How the policies are trained. In a step, every environment plays as long as the longest episode takes.
+    """How the policies are trained. In a step, every environment plays as long as the longest episode takes."""
 
-    Attributes:
-        num_envs: environments that are played at once.
-        epochs: how often the updates of a step see what was played.
-        minibatches: updates of an epoch; must divide `num_envs`.
-        learning_rate: of Adam; falls linearly to 0.
-        gae_lambda: of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
-        entropy: weight of the entropy bonus.
-        relative_penalty: return of an episode that ends without a plan, in reference costs of the task; negative. A
-            plan as good as that of a simple rule earns -1.
-    """
-
-    num_envs: Count = 64
-    epochs: Count = 4
-    minibatches: Count = 8
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    num_envs: Count = 64  #: environments that are played at once
+    epochs: Count = 4  #: how often the updates of a step see what was played
+    minibatches: Count = 8  #: updates of an epoch; must divide `num_envs`
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3  #: of Adam; falls linearly to 0
+    #: Of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
-    entropy: Weight = 0.0
+    entropy: Weight = 0.0  #: weight of the entropy bonus
+    #: Return of an episode that ends without a plan, in reference costs of the task; negative. A plan as good as that
+    #: of a simple rule earns -1.
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
@@ -87,12 +79,9 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
     every device at every step. It must be additive, as "simulator" and "roofline" are.
 
     See `LearnedSolver` for arguments, fitting and files.
-
-    Attributes:
-        episodes: that are played at once when solving; the cheapest plan by the oracle is taken.
     """
 
-    episodes: ClassVar[int] = 1
+    episodes: ClassVar[int] = 1  #: that are played at once when solving; the cheapest plan by the oracle is taken
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
         """See `LearnedSolver`; what environments show has a scale of its own."""

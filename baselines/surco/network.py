@@ -37,16 +37,12 @@ class LoadFeatures(NamedTuple):
 
     It takes tables in descending predicted cost, each alone on a device, and puts each on the device with the least
     added cost. Times are shares of the mean device's.
-
-    Attributes:
-        tables: what each table takes in `DEVICE_PHASES`, shape (B, T, 3).
-        devices: what each device takes in the end, less the mean over devices, shape (B, D, 3).
-        pairs: how far a device is ahead of the least loaded one when it is a table's turn, as a share and in costs of
-            the table, and 1 where the table goes, shape (B, T, D, 3).
     """
 
-    tables: Tensor
-    devices: Tensor
+    tables: Tensor  #: what each table takes in `DEVICE_PHASES`, shape (B, T, 3)
+    devices: Tensor  #: what each device takes in the end, less the mean over devices, shape (B, D, 3)
+    #: How far a device is ahead of the least loaded one when it is a table's turn, as a share and in costs of the
+    #: table, and 1 where the table goes, shape (B, T, D, 3).
     pairs: Tensor
 
 
@@ -179,15 +175,10 @@ class SurCoNetwork(nn.Module):
 
 
 class Assignment(NamedTuple):
-    """A relaxed assignment and its rounding.
+    """A relaxed assignment and its rounding."""
 
-    Attributes:
-        soft: share of every table on every device, with gradients, shape (B, T, D).
-        devices: where the priced costs are lowest; may exceed memory by about a table per device, shape (B, T).
-    """
-
-    soft: Tensor
-    devices: Tensor
+    soft: Tensor  #: share of every table on every device, with gradients, shape (B, T, D)
+    devices: Tensor  #: where the priced costs are lowest; may exceed memory by about a table per device, shape (B, T)
 
 
 def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:

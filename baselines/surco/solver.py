@@ -34,36 +34,23 @@ Rate = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, config=CONFIG)
 class SurCoSettings(Record):
-    """How SurCo is trained and how it solves. A round collects costs, fits the cost network, and updates the other.
+    """How SurCo is trained and how it solves. A round collects costs, fits the cost network, and updates the other."""
 
-    Attributes:
-        variant: `prior` takes the predicted surrogate costs; `zero` starts from random ones and improves them for every
-            task; `hybrid` improves the predicted ones.
-        temperature: weight of the entropy in the relaxed assignment.
-        zero_steps: gradient steps on the surrogate costs of a task (released code: 20).
-        zero_learning_rate: of their Adam; falls linearly to 0 (released code: 0.05 throughout).
-        starts: random costs of `zero`, or predicted ones of `hybrid` with noise, that are improved (released code: 1).
-        surrogate_updates: of a round; a step of training is one of them (released code: 10).
-        update_tasks: tasks of one of them (released code: 20).
-        collected_tasks: tasks of a round that plans are priced for (released code: 10).
-        cost_updates: of a round (released code: 300).
-        cost_batch: plans of a cost update (released code: 64).
-        learning_rate: of the cost network's Adam; falls linearly to 0 (paper: 5e-4).
-        surrogate_learning_rate: likewise of the surrogate network's (paper: 5e-4).
-    """
-
+    #: `prior` takes the predicted surrogate costs; `zero` starts from random ones and improves them for every task;
+    #: `hybrid` improves the predicted ones.
     variant: Literal["prior", "zero", "hybrid"] = "hybrid"
-    temperature: Rate = 0.1
-    zero_steps: Count = 60
-    zero_learning_rate: Rate = 0.05
+    temperature: Rate = 0.1  #: weight of the entropy in the relaxed assignment
+    zero_steps: Count = 60  #: gradient steps on the surrogate costs of a task (released code: 20)
+    zero_learning_rate: Rate = 0.05  #: of their Adam; falls linearly to 0 (released code: 0.05 throughout)
+    #: Random costs of `zero`, or predicted ones of `hybrid` with noise, that are improved (released code: 1).
     starts: Count = 16
-    surrogate_updates: Count = 10
-    update_tasks: Count = 20
-    collected_tasks: Count = 64
-    cost_updates: Count = 300
-    cost_batch: Count = 64
-    learning_rate: Rate = 3e-3
-    surrogate_learning_rate: Rate = 1e-2
+    surrogate_updates: Count = 10  #: of a round; a step of training is one of them (released code: 10)
+    update_tasks: Count = 20  #: tasks of one of them (released code: 20)
+    collected_tasks: Count = 64  #: tasks of a round that plans are priced for (released code: 10)
+    cost_updates: Count = 300  #: of a round (released code: 300)
+    cost_batch: Count = 64  #: plans of a cost update (released code: 64)
+    learning_rate: Rate = 3e-3  #: of the cost network's Adam; falls linearly to 0 (paper: 5e-4)
+    surrogate_learning_rate: Rate = 1e-2  #: likewise of the surrogate network's (paper: 5e-4)
 
 
 class SurCo(LearnedSolver[SurCoNetwork]):
@@ -142,15 +129,10 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
 
 class Improved(NamedTuple):
-    """The best surrogate costs that gradient steps led to.
+    """The best surrogate costs that gradient steps led to."""
 
-    Attributes:
-        costs: shape (B, T, D).
-        log_ms: the estimate of the rounded assignment by these, shape (B,).
-    """
-
-    costs: Tensor
-    log_ms: Tensor
+    costs: Tensor  #: shape (B, T, D)
+    log_ms: Tensor  #: the estimate of the rounded assignment by these, shape (B,)
 
 
 def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Improved:

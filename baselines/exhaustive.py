@@ -107,10 +107,6 @@ class Exhaustive:
 def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
     """Return every allocation that fits into memory, up to the order of interchangeable devices.
 
-    Args:
-        task: the task.
-        parts: of each table.
-
     Returns:
         Parts of each table on each device, shape (P, D, T).
     """

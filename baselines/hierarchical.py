@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
-from baselines.greedy import place_greedily
+from baselines.greedy import alone_ms, place_greedily, whole_table_ms
 from baselines.karmarkar_karp import place_by_difference
-from baselines.lpt import alone_ms, whole_table_ms
 from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.greedy import place_greedily
-from baselines.lpt import whole_table_ms
+from baselines.greedy import place_greedily, whole_table_ms
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.evaluation.solver import check_solve_arguments

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.array_layers import forward, linear_of, linears_of
-from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
+from baselines.learning.encoder import LATENT, TableEncoder, forward, linear_of, linears_of, mlp, quantized_tensor
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym.arrays import Bools
 from shardgym.costs.plan_cost import PlanCost
@@ -49,9 +48,6 @@ class AutoShardNetwork(nn.Module):
     - Action: the sum of the latents on a device, and a layer of its predicted cost and its bytes.
     - Score of a device: layers over state, action, and their product. Softmax over devices gives probabilities.
     - Value: layers over the state and the mean of the actions.
-
-    Args:
-        scale: of the features.
     """
 
     unit_ms: Tensor

@@ -16,7 +16,7 @@ from baselines.autoshard.policy import (
     place_by_score,
     play,
 )
-from baselines.learning.cost_network import DEVICE_COLUMNS
+from baselines.learning.cost_learner import DEVICE_COLUMNS
 from baselines.learning.encoder import on_device, sum_per_device
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch

@@ -1,27 +1,225 @@
-"""DreamShard as a solver, and how it learns: collect costs, fit the cost network, improve the policy, again."""
+"""DreamShard as a solver: its policy network, episodes in the estimated decision process, and how it learns."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+import math
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
-from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
-from baselines.learning.cost_learner import CostLearner, descend
+from baselines.learning.cost_learner import DEVICE_PHASES, CostLearner, CostNetwork, descend
+from baselines.learning.encoder import (
+    LATENT,
+    TableEncoder,
+    encoded,
+    forward,
+    linear_of,
+    linears_of,
+    mlp,
+    on_device,
+    side_by_side,
+)
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale
+from baselines.learning.tables import FeatureScale, TaskBatch, table_features
 from baselines.learning.training import Learner, Setup, torch_generator
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.tasks.task import ShardingTask
 
+#: Layers for the predicted costs of a device.
+COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
 Count = Annotated[Whole, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+
+
+class PolicyNetwork(nn.Module):
+    """Scores devices for the next table (DreamShard, `models.py`).
+
+    A device is the sum of its tables' latents, from an encoder of the policy's own, and a latent of its predicted
+    costs. A linear layer turns both into a score; softmax over devices gives probabilities. The next table is not an
+    input: tables come in descending order of cost.
+
+    The predicted costs are counted in mean tables of the task. The published code takes them in ms, on tasks that cost
+    about the same; those of one suite differ by a factor of 20.
+    """
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.encoder = TableEncoder(scale)
+        self.costs = mlp(*COST_WIDTHS, end_with_relu=True)
+        self.score = nn.Linear(LATENT + COST_WIDTHS[-1], 1)
+
+    def forward(self, sums: Tensor, costs: Tensor) -> Tensor:
+        """Return the scores of devices.
+
+        Args:
+            sums: of the latents of each device's tables, shape (..., D, 32).
+            costs: predicted for each device, over `mean_table_ms`, shape (..., D, 3).
+
+        Returns:
+            Shape (..., D).
+        """
+        scores: Tensor = self.score(torch.cat([sums, self.costs(costs)], dim=-1))
+        return scores[..., 0]
+
+
+class DreamShardNetwork(nn.Module):
+    """The cost network and the policy network, which share nothing."""
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.cost = CostNetwork(scale)
+        self.policy = PolicyNetwork(scale)
+
+
+class Episodes(NamedTuple):
+    """E episodes on each of B tasks. Tables are in the order in which they were placed."""
+
+    order: Tensor  #: number of the table that was placed in each step, padding last, shape (B, T)
+    devices: Tensor  #: that it was placed on, -1 for none, shape (B, E, T)
+    allowed: Tensor  #: devices that it could be placed on, shape (B, E, T, D)
+    costs: Tensor  #: predicted for each device before the step, over `mean_table_ms`, shape (B, E, T, D, 3)
+    complete: Tensor  #: whether all tables were placed, shape (B, E)
+    predicted_ms: Tensor  #: the cost network's overall cost of what was placed, shape (B, E)
+
+    def table_devices(self) -> Tensor:
+        """Return the device of every table in the tasks' own order, shape (B, E, T)."""
+        index = self.order[:, None].expand_as(self.devices)
+        return torch.empty_like(self.devices).scatter_(2, index, self.devices)
+
+
+@torch.no_grad()
+def play(
+    network: DreamShardNetwork, batch: TaskBatch, episodes: int, generator: torch.Generator | None = None
+) -> Episodes:
+    """Play episodes: every step places the next table on a device with room for it.
+
+    Tables come in descending order of their predicted cost alone on a device. The reward, minus the predicted overall
+    cost, comes at the end. An episode in which a table fits nowhere ends there.
+
+    Args:
+        network: predicts costs and scores devices.
+        batch: the tasks.
+        episodes: on each task.
+        generator: devices are drawn with the policy's probabilities; when None, the highest score wins.
+    """
+    num_tables = batch.table_mask.shape[1]
+    num_devices = batch.device_mask.shape[1]
+    alone_ms = network.cost.table_ms(batch.features).masked_fill(~batch.table_mask, -math.inf)
+    order = alone_ms.argsort(dim=1, descending=True, stable=True)
+    features = batch.features.gather(1, order[..., None].expand_as(batch.features))
+    cost_latents = network.cost.encoder(features)
+    policy_latents = network.policy.encoder(features)
+    sizes = batch.table_bytes.gather(1, order)
+    exists = batch.table_mask.gather(1, order)
+    unit = mean_table_ms(network.cost, batch)[:, None, None, None]
+
+    shape = (len(batch), episodes, num_devices)
+    cost_sums = torch.zeros(*shape, cost_latents.shape[-1])
+    policy_sums = torch.zeros(*shape, policy_latents.shape[-1])
+    room = batch.memory_bytes[:, None].repeat(1, episodes, 1)
+    playing = torch.ones(shape[:2], dtype=torch.bool)
+    devices = torch.full((*shape[:2], num_tables), -1)
+    allowed = torch.zeros(*shape[:2], num_tables, num_devices, dtype=torch.bool)
+    costs = torch.zeros(*shape[:2], num_tables, num_devices, len(DEVICE_PHASES))
+    for t in range(num_tables):
+        size = sizes[:, t, None, None]
+        fits = (room >= size) & batch.device_mask[:, None] & exists[:, t, None, None] & playing[..., None]
+        costs[:, :, t] = network.cost.device_ms(cost_sums) / unit
+        scores = network.policy(policy_sums, costs[:, :, t]).masked_fill(~fits, -math.inf)
+        if generator is not None:
+            # The largest of scores plus Gumbel noise is a draw from their softmax.
+            uniform = torch.rand(scores.shape, generator=generator).clamp(min=1e-20)
+            scores = scores - torch.log(-torch.log(uniform))
+        placed = fits.any(dim=-1)
+        device = torch.where(placed, scores.argmax(dim=-1), -1)
+        playing &= placed | ~exists[:, t, None]
+        here = on_device(device, num_devices)[..., None]
+        cost_sums += here * cost_latents[:, t, None, None]
+        policy_sums += here * policy_latents[:, t, None, None]
+        room -= here[..., 0].long() * size
+        devices[:, :, t] = device
+        allowed[:, :, t] = fits
+    return Episodes(order, devices, allowed, costs, playing, network.cost.overall_ms(cost_sums, batch.device_mask))
+
+
+def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
+    """Return the device of every table after an episode in which the highest score always wins.
+
+    What `play` returns for one task without a generator. The score of a device depends on what it holds alone, so a
+    step changes one of them, and only that one is worked out.
+
+    Raises:
+        NoFeasiblePlanError: a table fits nowhere any more.
+    """
+    features = table_features(task)
+    cost_latents = encoded(network.cost.encoder, features)
+    policy_latents = encoded(network.policy.encoder, features)
+    heads = side_by_side(network.cost.heads, network.cost.unit_ms[:-1])
+    costs = linears_of(network.policy.costs)
+    of_both, bias = linear_of(network.policy.score)
+    of_sums, of_costs = np.split(of_both[:, 0], [LATENT])
+
+    alone_ms = quantized(forward(heads, cost_latents).sum(axis=1))
+    unit = np.maximum(alone_ms.mean(), 1e-2 * network.cost.unit_ms.sum().numpy())  # as in `mean_table_ms`
+
+    def score(cost_sum: Floats, policy_sum: Floats) -> float:
+        seen = forward(costs, forward(heads, cost_sum) / unit, end_with_relu=True)
+        return float(quantized(policy_sum @ of_sums + seen @ of_costs + bias[0]))
+
+    cost_sums, policy_sums = np.zeros((2, task.num_devices, LATENT))
+    room = list(task.capacity_bytes)
+    scores = [score(cost_sums[0], policy_sums[0])] * task.num_devices
+    devices = [-1] * task.num_tables
+    for table in np.argsort(-alone_ms, kind="stable").tolist():
+        size = task.table_bytes(task.tables[table])
+        fitting = [device for device in range(task.num_devices) if room[device] >= size]
+        if not fitting:
+            raise NoFeasiblePlanError(
+                f"dreamshard: table '{task.tables[table].name}' of {size} bytes fits on no device any more"
+            )
+        device = devices[table] = max(fitting, key=scores.__getitem__)
+        room[device] -= size
+        cost_sums[device] += cost_latents[table]
+        policy_sums[device] += policy_latents[table]
+        scores[device] = score(cost_sums[device], policy_sums[device])
+    return devices
+
+
+def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:
+    """Return the mean of what the tables of each task are predicted to take alone, shape (B,)."""
+    alone_ms = (cost.table_ms(batch.features) * batch.table_mask).sum(dim=1)
+    # Untrained heads may predict next to nothing, or less.
+    return torch.maximum(alone_ms / batch.table_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
+
+
+def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episodes) -> Tensor:
+    """Return the logarithms of the policy's probabilities in every step of episodes, with gradients.
+
+    Devices without room have none here either, as when devices were drawn; the published code masks them only there.
+
+    Returns:
+        Shape (B, E, T, D), minus infinity for what was not allowed; all zeros in steps that placed nothing.
+    """
+    order = episodes.order
+    features = batch.features.gather(1, order[..., None].expand_as(batch.features))
+    latents = policy.encoder(features)
+    here = on_device(episodes.devices, batch.device_mask.shape[1])
+    placed = here[..., None] * latents[:, None, :, None]
+    # What was on each device before the step.
+    sums = placed.cumsum(dim=2) - placed
+    scores = policy(sums, episodes.costs)
+    nothing = ~episodes.allowed.any(dim=-1, keepdim=True)
+    masked = scores.masked_fill(~(episodes.allowed | nothing), -math.inf)
+    return torch.log_softmax(masked, dim=-1).masked_fill(nothing, 0.0)
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -85,11 +85,7 @@ class Setup(NamedTuple):
 
 
 class Learner(abc.ABC):
-    """What a solver does in one step of training. A subclass holds all that changes from step to step in these.
-
-    Args:
-        setup: network, tasks, oracle, steps and settings.
-    """
+    """What a solver does in one step of training. A subclass holds all that changes from step to step in these."""
 
     network: nn.Module  #: what is trained, and saved as the solver's weights
     optimizers: Sequence[torch.optim.Optimizer]  #: of its parameters

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.halving_lpt import LPT
+from baselines.column_greedy import LPT
 from baselines.milp.exchanges import Exchanges, exchanges_of
 from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of, spread_loads
 from baselines.milp.program import Answer, Program

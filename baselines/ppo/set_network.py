@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.array_layers import Linear, forward, linears_of
-from baselines.learning.encoder import mlp
+from baselines.learning.encoder import Linear, forward, linears_of, mlp
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.ties import quantized
 from shardgym.envs.features import (

@@ -48,12 +48,6 @@ class Search:
 
     Memory of a device goes to its own tables, so that a change costs two sums and the prices of two devices and of one
     exchange.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-        splits: of each table.
-        incumbent: that plans are offered to.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
+from baselines.learning.cost_learner import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
 from baselines.learning.tables import FeatureScale, TaskBatch
 
@@ -84,9 +84,6 @@ class SurrogateNetwork(nn.Module):
     their number. What else there is to place is told by the mean of the encoded tables and by `LoadFeatures`. Without
     these, tables that are alike would all go to one device. Where the greedy rule puts a table, its cost is lower by 1
     from the start, so that the layers learn what to change in that rule's plan.
-
-    Args:
-        scale: of the features.
     """
 
     def __init__(self, scale: FeatureScale) -> None:
@@ -95,12 +92,7 @@ class SurrogateNetwork(nn.Module):
         self.score = mlp(*SCORE_WIDTHS)
 
     def forward(self, batch: TaskBatch, loads: LoadFeatures) -> Tensor:
-        """Return surrogate costs, shape (B, T, D).
-
-        Args:
-            batch: the tasks.
-            loads: of these tasks.
-        """
+        """Return surrogate costs, shape (B, T, D)."""
         latents = self.encoder(batch.features)
         exists = batch.table_mask[..., None]
         mean = (latents * exists).sum(dim=1) / exists.sum(dim=1)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
-from baselines.annealing import Annealing
-from baselines.lpt import LPTWhole
+from baselines.greedy import LPTWhole
+from baselines.local_search import Annealing
 from baselines.random_search import RandomSearch
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError

@@ -4,7 +4,7 @@ import pytest
 from baseline_tasks import task_of
 
 from baselines.column_greedy import ColumnGreedy, halves, merged
-from baselines.lpt import LPTWhole
+from baselines.greedy import LPTWhole
 from shardgym import make_cost
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard

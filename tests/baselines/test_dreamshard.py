@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, place_by_score, play
-from baselines.dreamshard.solver import DreamShard, DreamShardLearner, DreamShardSettings
+from baselines.dreamshard.solver import (
+    DreamShard,
+    DreamShardLearner,
+    DreamShardNetwork,
+    DreamShardSettings,
+    log_probabilities,
+    place_by_score,
+    play,
+)
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from shardgym import (

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, devices_of, task_of
 
+from baselines.greedy import whole_table_ms
 from baselines.karmarkar_karp import KarmarkarKarp, difference, repair_memory
-from baselines.lpt import whole_table_ms
 from shardgym import make_cost
 from shardgym.errors import NoFeasiblePlanError
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.lookahead import Lookahead, LookaheadColumns
-from baselines.lookahead_any import LookaheadAny
+from baselines.lookahead import Lookahead, LookaheadAny, LookaheadColumns
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan

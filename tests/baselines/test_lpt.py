@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.column_greedy import halves, whole_tables
-from baselines.halving_lpt import balanced_pieces
-from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
+from baselines.column_greedy import balanced_pieces, halves, whole_tables
+from baselines.greedy import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan

@@ -7,7 +7,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.column_greedy import halves
-from baselines.lpt import LPTWhole
+from baselines.greedy import LPTWhole
 from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
 from shardgym.costs.ties import QUANTUM

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import shardgym
-from baselines.learning.policy_scores import scores_of
-from baselines.learning.policy_solver import PolicySolver
+from baselines.learning.policy_solver import PolicySolver, scores_of
 from baselines.learning.weights import SolverCard
 from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
 from shardgym.envs.sb3 import NativeVecEnv

@@ -9,7 +9,6 @@ import numpy as np
 
 from baselines.greedy import LPTWhole, alone_ms, place_greedily
 from neuroshard.plus.sharing import even_rows, takes_rows
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
 from shardgym.errors import NoFeasiblePlanError
@@ -21,6 +20,9 @@ from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 
+#: Vain cuts in succession after which the search of `column_greedy` ends.
+_CUTS_IN_VAIN = 8
+
 
 class ColumnGreedy:
     """Halve the costliest shards by columns while that helps, placing everything anew by `lpt_whole` after every cut.
@@ -29,16 +31,7 @@ class ColumnGreedy:
     make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
     shard. Where shards do not fit into memory, the largest are halved first. The costliest shard is the one with the
     longest compute alone on a device. NeuroShard tries such cuts in a beam search (Zha et al., MLSys 2023, section 3).
-
-    Args:
-        patience: vain cuts in succession after which the search ends.
-
-    Raises:
-        InputError: `patience` is not a whole number from 1 on.
     """
-
-    def __init__(self, patience: int = 8) -> None:
-        self.patience = check_int("patience", patience, 1)
 
     def solve(
         self,
@@ -64,7 +57,7 @@ class ColumnGreedy:
         incumbent.offer(merged(task, plan))
         in_vain = 0
         with contextlib.suppress(OutOfTime):
-            while in_vain < self.patience:
+            while in_vain < _CUTS_IN_VAIN:
                 budget.check()
                 able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
                 if not able:

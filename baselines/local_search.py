@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from typing import Literal
-
 import numpy as np
 
 from baselines.placement_prices import Changes, Neighbourhood, joined
 from baselines.queries import Queries, QuerySearch, SearchRun
-from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
-from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 
-#: Changes that are priced together where the first improvement is taken.
+#: Changes that local search prices together.
 _PRICED_TOGETHER = 64
 #: The same where plans are measured.
 _MEASURED_TOGETHER = 8
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
+#: Of annealing, as shares of the first plan's cost.
+START_TEMPERATURE, END_TEMPERATURE = 0.005, 0.0001
+#: Changes that annealing draws and prices together, and the share of them that swaps two shards.
+_DRAWN_TOGETHER, _SWAPS = 8, 0.5
 #: Draws in succession without an allowed change after which the search ends.
 _DRAWS_IN_VAIN = 100
 
@@ -28,40 +26,30 @@ _DRAWS_IN_VAIN = 100
 class LocalSearch(QuerySearch):
     """Descent from the plan of `lpt_whole`: a shard moves, two shards swap, or half of a shard's columns moves.
 
-    Changes that take something from one device are tried together, device by device, the one that computes longest
-    first. The search ends where no change of any device makes the plan cheaper, or where no query is left. It works
-    with every cost; where that is additive, a change is priced from the two devices that it concerns. Where whole
-    tables do not fit, the largest are halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and
-    leaves local optima.
+    Changes that take something from one device are tried in random order, device by device, the one that computes
+    longest first; the best of 64, or of 8 where the cost is measured, is made if it makes the plan cheaper. The search
+    ends where no change of any device does, or where no query is left. It works with every cost; where that is
+    additive, a change is priced from the two devices that it concerns. Where whole tables do not fit, the largest are
+    halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and leaves local optima.
 
     Args:
-        improvement: "first" takes the best of 64 changes drawn at random as soon as it makes the plan cheaper, of 8
-            where the cost is measured; "best" takes the best of all changes of a device.
         splits: whether shards may be halved.
         queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
             for each table, or 32 where the cost is measured. With few of them the search ends before a local optimum.
 
     Raises:
-        InputError: a setting is out of range or of another type.
+        InputError: `queries` is neither None nor a whole number from 1 on.
     """
 
-    def __init__(
-        self, improvement: Literal["first", "best"] = "first", *, splits: bool = True, queries: int | None = None
-    ) -> None:
-        if improvement not in ("first", "best"):
-            raise InputError(f"improvement of local search must be 'first' or 'best', got {improvement!r}")
-        check_instance("splits", splits, bool)
+    def __init__(self, *, splits: bool = True, queries: int | None = None) -> None:
         super().__init__(queries)
-        self.improvement = improvement
         self.splits = splits
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`; ends in a local optimum where queries last."""
         assert start is not None
         placement = Neighbourhood(run.task, run.cost, start)
-        together = sys.maxsize
-        if self.improvement == "first":
-            together = _PRICED_TOGETHER if run.cost.deterministic else _MEASURED_TOGETHER
+        together = _PRICED_TOGETHER if run.cost.deterministic else _MEASURED_TOGETHER
         rng = np.random.default_rng(run.seed)
         while self._improve(run, queries, placement, together, rng):
             pass
@@ -121,33 +109,7 @@ class Annealing(QuerySearch):
     Args:
         queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
             for each table, or 32 where the cost is measured. Single tables and the first plan count as two.
-        start_temperature: as a share of the first plan's cost.
-        end_temperature: likewise.
-        swaps: share of changes that swap two shards; the others move one.
-        together: changes that are priced together.
-
-    Raises:
-        InputError: a setting is out of range or of another type.
     """
-
-    def __init__(
-        self,
-        queries: int | None = None,
-        start_temperature: float = 0.005,
-        end_temperature: float = 0.0001,
-        swaps: float = 0.5,
-        together: int = 8,
-    ) -> None:
-        super().__init__(queries)
-        for name, value in (("start_temperature", start_temperature), ("end_temperature", end_temperature)):
-            if not 0 < value < math.inf:
-                raise InputError(f"{name} of annealing must be a positive share of a plan's cost, got {value!r}")
-        if not 0 <= swaps <= 1:
-            raise InputError(f"swaps of annealing must be a share from 0 to 1, got {swaps!r}")
-        self.start_temperature = start_temperature
-        self.end_temperature = end_temperature
-        self.swaps = swaps
-        self.together = check_int("together", together, 1)
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`."""
@@ -159,7 +121,7 @@ class Annealing(QuerySearch):
         while queries.left and in_vain < _DRAWS_IN_VAIN:
             budget.check()
             share = max(queries.asked / queries.limit, budget.spent)
-            temperature = self.start_temperature ** (1 - share) * self.end_temperature**share * first_ms
+            temperature = START_TEMPERATURE ** (1 - share) * END_TEMPERATURE**share * first_ms
             changes = self._draw(placement, run.task.num_devices, rng)
             changes = changes.take(placement.are_allowed(changes))
             changes = changes.take(slice(queries.take(len(changes.given))))
@@ -177,8 +139,8 @@ class Annealing(QuerySearch):
     def _draw(self, placement: Neighbourhood, devices: int, rng: np.random.Generator) -> Changes:
         """Draw changes; some may not be allowed."""
         count = len(placement.shards)
-        given = rng.integers(count, size=self.together)
-        other = rng.integers(count, size=self.together)
-        swaps = rng.random(self.together) < self.swaps
-        target = np.where(swaps, placement.devices[other], rng.integers(devices, size=self.together))
-        return Changes(given, target, np.where(swaps, other, -1), np.zeros(self.together, dtype=np.bool_))
+        given = rng.integers(count, size=_DRAWN_TOGETHER)
+        other = rng.integers(count, size=_DRAWN_TOGETHER)
+        swaps = rng.random(_DRAWN_TOGETHER) < _SWAPS
+        target = np.where(swaps, placement.devices[other], rng.integers(devices, size=_DRAWN_TOGETHER))
+        return Changes(given, target, np.where(swaps, other, -1), np.zeros(_DRAWN_TOGETHER, dtype=np.bool_))

@@ -11,7 +11,6 @@ import numpy as np
 
 from baselines.column_greedy import halves
 from baselines.greedy import devices_with_room
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -28,6 +27,8 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tasks.task import ShardingTask
 
+#: Halvings at most: those of the environments.
+_MAX_SPLITS = 10
 #: Return of an episode that ends without a plan; no plan takes as long.
 _PENALTY_MS = -1e9
 #: Rows of the game: the episode, copies of it in which a shard is halved and cut by rows, and copies in which each
@@ -80,18 +81,9 @@ class LookaheadColumns(Lookahead):
     that, as the slowest device will take so long in the end anyway: what all tables take on one device over the number
     of devices, and the compute that halvings add to that, as both halves need all ids. Where it gets stuck, it plays
     again with the largest tables first: small ones then fill what is left.
-
-    Args:
-        max_splits: halvings at most; by default those of the environment.
-
-    Raises:
-        InputError: `max_splits` is no whole number.
     """
 
     name = "lookahead_columns"
-
-    def __init__(self, max_splits: int = 10) -> None:
-        self.max_splits = check_int("max_splits", max_splits)
 
     def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:  # noqa: ARG002
         try:
@@ -105,7 +97,7 @@ class LookaheadColumns(Lookahead):
         least_ms = placement.even_share_ms()
         while queue:
             shard = queue.pop(0)
-            parts = halves(shard) if shard.num_columns % (2 * COLUMN_UNIT) == 0 and splits < self.max_splits else ()
+            parts = halves(shard) if shard.num_columns % (2 * COLUMN_UNIT) == 0 and splits < _MAX_SPLITS else ()
             try:
                 whole = placement.best(shard)
             except NoFeasiblePlanError:
@@ -242,29 +234,20 @@ class LookaheadAny(Lookahead):
     equally good the first one is taken: one device, a replica, a cut by rows over a fast domain, over all devices, a
     halving. Halves come up at once. Where it gets stuck, it plays again with the largest tables first, then as
     `lookahead_columns`.
-
-    Args:
-        max_splits: halvings at most; by default those of the environment.
-
-    Raises:
-        InputError: `max_splits` is no whole number.
     """
 
     name = "lookahead_any"
-
-    def __init__(self, max_splits: int = 10) -> None:
-        self.max_splits = check_int("max_splits", max_splits)
 
     def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:
         for largest_first in (False, True):
             placement = LookaheadPlacement(task, costs, largest_first=largest_first)
             with contextlib.suppress(NoFeasiblePlanError):
                 return self._play_in_order(task, cost, placement)
-        return LookaheadColumns(self.max_splits)._play(task, cost, costs)
+        return LookaheadColumns()._play(task, cost, costs)
 
     def _play_in_order(self, task: ShardingTask, cost: CostModel, prices: LookaheadPlacement) -> ShardingPlan:
         tables = tuple(task.table(shard.table) for shard in prices.tables())
-        episode = _Episode(dataclasses.replace(task, tables=tables), cost, self.max_splits)
+        episode = _Episode(dataclasses.replace(task, tables=tables), cost)
         least_ms = prices.even_share_ms()
         while episode.goes_on:
             whole = episode.next_shard()
@@ -303,12 +286,12 @@ class _Way(NamedTuple):
 class _Episode:
     """An episode whose actions are tried in copies of it before one is taken."""
 
-    def __init__(self, task: ShardingTask, cost: CostModel, max_splits: int) -> None:
+    def __init__(self, task: ShardingTask, cost: CostModel) -> None:
         self._devices = task.num_devices
         self.halve = self._devices + HALVE
-        limits = SplitLimits(max_splits, every_kind=True)
+        limits = SplitLimits(_MAX_SPLITS, every_kind=True)
         rules = Rules("task", "dense", _PENALTY_MS, limits=limits, plans=False)
-        layout = Layout(self._devices, max_splits, timed=True, every_kind=True)
+        layout = Layout(self._devices, _MAX_SPLITS, timed=True, every_kind=True)
         copies = _TRIES + self._devices
         self._game = Game(rules, cost, layout, copies)
         reasons = self._game.start(np.arange(copies), [(0, task)] * copies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from baselines.autoshard.policy import (
     place_by_score,
     play,
 )
-from baselines.learning.cost_learner import DEVICE_COLUMNS
 from baselines.learning.encoder import on_device, sum_per_device
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
@@ -35,13 +34,6 @@ Count = Annotated[Whole, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
 
-#: Columns of `PlanCost.per_device` that a device's cost is the sum of, by objective. Forward communication is in
-#: neither: it contains waiting for slower devices, so it does not depend on the device's own tables alone.
-COST_COLUMNS = {
-    "balance": COMPUTE_COLUMNS,
-    "cost": DEVICE_COLUMNS,
-}
-
 #: Reward of an episode in which a table fits nowhere; with a plan it is more than 0.
 STUCK = -1.0
 
@@ -50,9 +42,6 @@ STUCK = -1.0
 class AutoShardSettings(Record):
     """How AutoShard is trained. In a step, actors play the episodes of several updates, then a learner makes these."""
 
-    #: "balance" (published), compute of the least loaded device over that of the most loaded one; or "cost", the task's
-    #: predicted even share over the cost of the plan.
-    objective: Literal["balance", "cost"] = "balance"
     updates: Count = 4  #: of a step. The policy that plays is as old as the first of them.
     tasks: Count = 4  #: of an update
     episodes: Count = 4  #: of an update, on each of its tasks (published: an update has 8 sequences of 100 steps)
@@ -82,9 +71,6 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
 
     - Devices without room are masked. There, a plan that overflows memory earns a negative reward, and one that the
       trained policy makes ends the program. Here an episode earns -1 when a table fits nowhere any more.
-    - `objective="cost"` rewards low cost, as all papers since do. The published reward, the least loaded device's
-      compute over the most loaded one's, prefers a plan with a slower slowest device if only the fastest one is slower,
-      too, and leaves communication out.
     - The value depends on the devices, too. There it sees the tables alone and is the same whatever was placed where,
       so that V-trace has nothing to carry back but the last reward.
     - Predicted costs in the policy are relative to the task's even share, bytes to the device's memory, and errors of
@@ -129,7 +115,6 @@ class AutoShardLearner(Learner):
         super().__init__(setup)
         settings: AutoShardSettings = setup.settings
         self._batch = TaskBatch.of(setup.tasks)
-        self._columns = COST_COLUMNS[settings.objective]
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate)
         self.optimizers = (self._optimizer,)
         num_envs = settings.updates * settings.tasks * settings.episodes
@@ -181,7 +166,7 @@ class AutoShardLearner(Learner):
     def _device_ms(self, per_device: Floats) -> Tensor:
         """Return what the cost layers learn of plans, 0 where a device is missing: (n, d, 4) becomes (n, D)."""
         ms = torch.zeros(len(per_device), self._batch.device_mask.shape[1])
-        ms[:, : per_device.shape[1]] = torch.from_numpy(per_device[:, :, self._columns].sum(axis=2))
+        ms[:, : per_device.shape[1]] = torch.from_numpy(per_device[:, :, COMPUTE_COLUMNS].sum(axis=2))
         return ms
 
     def _keep(self, tasks: Tensor, devices: Tensor, ms: Tensor) -> None:
@@ -222,7 +207,7 @@ class AutoShardLearner(Learner):
         log_all = self.network.scores(states, actions).masked_fill(~allowed, -torch.inf).log_softmax(dim=2)
         log_p = log_all.gather(2, played.devices.clamp(min=0)[..., None])[..., 0]
         values = self.network.values(states, actions, tasks.device_mask[row_of][:, None])
-        rewards, discounts = self._rewards(played, tables.even_ms[row_of])
+        rewards, discounts = self._rewards(played)
         traced = vtrace(
             ((log_p - played.log_p) * happened).detach().T,
             rewards.T,
@@ -242,29 +227,25 @@ class AutoShardLearner(Learner):
         }  # fmt: skip
         return {name: float(value.detach()) for name, value in figures.items()}
 
-    def _rewards(self, played: Episodes, even_ms: Tensor) -> tuple[Tensor, Tensor]:
+    def _rewards(self, played: Episodes) -> tuple[Tensor, Tensor]:
         """Return rewards, which are earned in the last step of an episode, and discounts, 0 there; shapes (N, T)."""
         happened = played.devices >= 0
         last = happened.sum(dim=1, keepdim=True) - 1
-        earned = [
-            STUCK if cost is None else self._reward(cost, even)
-            for cost, even in zip(played.costs, even_ms.tolist(), strict=True)
-        ]
+        earned = [STUCK if cost is None else balance(cost) for cost in played.costs]
         rewards = torch.zeros(happened.shape).scatter_(1, last, torch.tensor(earned)[:, None])
         return rewards, happened.float().scatter_(1, last, 0.0)
-
-    def _reward(self, cost: PlanCost, even_ms: float) -> float:
-        """Return what a plan earns; see `AutoShardSettings.objective`."""
-        if self._settings.objective == "cost":
-            return even_ms / cost.total_ms
-        compute_ms = cost.per_device[:, self._columns].sum(axis=1)
-        return float(compute_ms.min() / compute_ms.max())
 
     def _descend(self, loss: Tensor) -> None:
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.clip_gradient)
         self._optimizer.step()
+
+
+def balance(cost: PlanCost) -> float:
+    """Return what a plan earns: compute of the least loaded device over that of the most loaded one."""
+    compute_ms = cost.per_device[:, COMPUTE_COLUMNS].sum(axis=1)
+    return float(compute_ms.min() / compute_ms.max())
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
@@ -290,15 +271,7 @@ class VTrace(NamedTuple):
 
 
 @torch.no_grad()
-def vtrace(
-    log_ratios: Tensor,
-    rewards: Tensor,
-    discounts: Tensor,
-    values: Tensor,
-    *,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-) -> VTrace:
+def vtrace(log_ratios: Tensor, rewards: Tensor, discounts: Tensor, values: Tensor) -> VTrace:
     """Return V-trace targets and advantages of N sequences of T steps (equation 1 and section 4.2 of the paper).
 
     With equal policies (log ratios of 0) the targets are returns: the sums of discounted rewards, plus the value of the
@@ -310,12 +283,9 @@ def vtrace(
         rewards: shape (T, N).
         discounts: of what follows each step, 0 where it ends the episode, shape (T, N).
         values: of the states before each step and of the one after the last, shape (T + 1, N).
-        rho_clip: upper limit of the ratios that weigh temporal differences. It decides which policy is valued.
-        c_clip: upper limit of the ratios that carry differences back. It decides how fast that is learned.
     """
-    ratios = log_ratios.exp()
-    rho = ratios.clamp(max=rho_clip)
-    carried = discounts * ratios.clamp(max=c_clip)
+    rho = log_ratios.exp().clamp(max=1.0)
+    carried = discounts * rho
     differences = rho * (rewards + discounts * values[1:] - values[:-1])
     targets = values.clone()
     for step in reversed(range(len(rewards))):

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of, peers_of, reduce_scatter_ms
@@ -19,7 +18,7 @@ from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible, plan_problems
 from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.row_tiers import STRIPES, Tiers, node_size, tier_plan
+from shardgym.plans.row_tiers import Tiers, node_size, tier_plan
 from shardgym.plans.shard import Shard
 from shardgym.tables.row_access import access_by_range, distinct_by_range, position_matters
 from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
@@ -183,18 +182,15 @@ class FlexShard:
     Args:
         extra_memory: share by which a device may take more than it takes where each table is cut evenly by rows over
             all devices, which no plan is below on average. None lets copies fill the task's memory.
-        stripes: into which a tier is cut.
 
     Raises:
-        InputError: a share that is no number from 0 on, or a number of stripes that is not whole and positive.
+        InputError: a share that is no number from 0 on.
     """
 
-    def __init__(self, extra_memory: float | None = None, stripes: int = STRIPES) -> None:
-        is_number = isinstance(extra_memory, int | float) and not isinstance(extra_memory, bool)
-        if extra_memory is not None and not (is_number and 0 <= extra_memory < float("inf")):
+    def __init__(self, extra_memory: float | None = None) -> None:
+        if extra_memory is not None and not 0 <= extra_memory < float("inf"):
             raise InputError(f"extra_memory: expected a share from 0 on, or None, got {extra_memory!r:.40}")
         self.extra_memory = extra_memory
-        self.stripes = check_int("stripes", stripes, 1)
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return the best plan in tiers; `seed` makes no difference, as nothing is drawn.
@@ -220,7 +216,7 @@ class FlexShard:
             self._add_plan(plans, task, choices, share)
         without_copies = tuple(Tiers(0, 0) for _ in task.tables)
         if without_copies not in plans:
-            plan = tier_plan(task, without_copies, self.stripes)
+            plan = tier_plan(task, without_copies)
             if not plan_problems(task, plan.shards):
                 plans[without_copies] = plan
         if not plans:
@@ -248,7 +244,7 @@ class FlexShard:
             tiers = best_tiers(choices, part * budget, share)
             if tiers is None or tuple(tiers) in plans:
                 return
-            plan = tier_plan(task, tiers, self.stripes)
+            plan = tier_plan(task, tiers)
             if not plan_problems(task, plan.shards):
                 plans[tuple(tiers)] = plan
                 return

@@ -53,8 +53,6 @@ def test_a_table_that_fits_nowhere_or_is_too_long_is_halved():
     plan = LookaheadColumns().solve(wide, cost)
     plan.validate(wide)
     assert {shard.devices for shard in plan.shards} == {(0,), (1,)}
-    with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
-        LookaheadColumns(max_splits=0).solve(wide, cost)
     long = task_of([(10**6, 128, 60.0), (1000, 8, 1.0), (1000, 8, 1.0)], batch_size=65536)
     plan = LookaheadColumns().solve(long, cost)
     assert {shard.devices for shard in plan.shards if shard.table == "t0"} == {(0,), (1,)}

@@ -79,7 +79,7 @@ def test_tasks_of_suites_that_halving_by_time_does_not_solve_have_plans(suite, i
     task = load_suite(suite)[index]
     make_solver("lpt").solve(task, make_cost("roofline")).validate(task)
     if suite == "tight8-v2":
-        make_solver("column_greedy", patience=1).solve(task, make_cost("roofline")).validate(task)
+        make_solver("column_greedy").solve(task, make_cost("roofline")).validate(task)
 
 
 def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():

@@ -53,7 +53,7 @@ def test_cutting_columns_repeats_the_work_of_ids(columns):
 
 @pytest.mark.parametrize(
     ("hardware", "optimizer", "zipf"),
-    [("v100", "exact_sgd", False), ("a100", "rowwise_adagrad", True), ("b200", "adam", False), ("h100", "adam", True)],
+    [("v100", "exact_sgd", False), ("h100", "adam", True)],
 )
 def test_more_is_never_cheaper(hardware, optimizer, zipf):
     """In batch, pooling, width and rows; and a table more on the device."""
@@ -69,14 +69,6 @@ def test_more_is_never_cheaper(hardware, optimizer, zipf):
     for name, times in grown.items():
         assert (np.diff(times, axis=0) >= -1e-9).all(), name
         assert (times[-1] > times[0]).all(), name
-
-
-def test_rows_that_the_l2_cache_holds_are_cheaper_per_lookup():
-    per_lookup = [
-        compute(dataclasses.replace(TABLE, num_embeddings=rows, embedding_dim=256), batch_size=65536)[0]
-        for rows in (10_000, 10**7)
-    ]
-    assert per_lookup[1] > 1.3 * per_lookup[0]
 
 
 def test_small_batches_share_the_l2_cache_among_tables_and_large_ones_do_not():
@@ -123,26 +115,20 @@ def test_classes_of_rows_hold_all_ids_of_a_batch(table):
     assert rows.sum() <= table.num_embeddings * (1 + 1e-9)
 
 
-def test_an_exchange_is_floor_ramp_and_bytes_over_achieved_bandwidth():
-    # 8 H100 in one domain, 64 columns each, 8,000 samples: 7 x 1,000 samples x 256 bytes to others.
-    links = exchange_topology(card("h100"), Topology(num_devices=8, memory_bytes=1))
-    found = exchange_ms(links, np.full(8, 64.0), 8000, 4)
-    sent = 7 * 1000 * 256 / (450e9 * LINKS.fast_share)
-    ramp = LINKS.ramp_us * 256_000 / (256_000 + LINKS.ramp_bytes)
-    assert found == pytest.approx(1e3 * sent + 1e-3 * (LINKS.fast_floor_us + ramp))
-
-
-def test_between_nodes_the_network_card_decides():
-    one, two = (
-        exchange_ms(
-            exchange_topology(card("h100"), Topology(num_devices=n, memory_bytes=1)), np.full(n, 512.0), 65536, 4
-        )
-        for n in (8, 16)
-    )
-    sent = 8 * 4096 * 2048 / (50e9 * LINKS.slow_share)
-    ramp = ramp_ms(np.float64(4096 * 2048))
-    assert two == pytest.approx(1e3 * sent + 1e-3 * LINKS.slow_floor_us + ramp)
-    assert two[0] > 3 * one[0]
+@pytest.mark.parametrize(
+    ("devices", "width", "sent", "bandwidth", "floor"),
+    [
+        # To seven peers over NVLink; between nodes the network card decides.
+        (8, 64.0, 7 * 1000 * 256, 450e9 * LINKS.fast_share, LINKS.fast_floor_us),
+        (16, 512.0, 8 * 500 * 2048, 50e9 * LINKS.slow_share, LINKS.slow_floor_us),
+    ],
+)
+def test_an_exchange_is_floor_ramp_and_bytes_over_achieved_bandwidth(devices, width, sent, bandwidth, floor):
+    links = exchange_topology(card("h100"), Topology(num_devices=devices, memory_bytes=1))
+    found = exchange_ms(links, np.full(devices, width), 8000, 4)
+    message = 8000 / devices * width * 4
+    ramp = LINKS.ramp_us * message / (message + LINKS.ramp_bytes)
+    assert found == pytest.approx(1e3 * sent / bandwidth + 1e-3 * (floor + ramp))
 
 
 def test_without_a_card_named_the_topology_names_card_and_links():
@@ -273,12 +259,16 @@ def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
         make_cost("gpu").evaluate(task, [ShardingPlan.table_wise(task, [0])])
     with pytest.raises(UnknownNameError, match="h100"):
         make_cost("gpu", hardware="h10")
+    task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 16), batch_size=16_384)
+    with pytest.raises(InputError, match="2 of these cards share fast links, and nodes of the task have 8 devices"):
+        make_cost("gpu", hardware="h100-pcie").evaluate(task, [ShardingPlan.table_wise(task, [0])])
 
 
 @pytest.mark.parametrize(
     ("hardware", "options", "noted"),
     [
         ("h100", {}, []),
+        ("h100", {"devices": 129}, ["all-to-alls of more than 128 GPUs are extrapolated: nobody has published any"]),
         ("h100", {"precision": "fp16"}, []),
         ("h200", {}, ["of h200 there were none"]),
         ("a100", {"optimizer": "adagrad"}, ["no backward pass with adagrad"]),
@@ -291,7 +281,9 @@ def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
     ],
 )
 def test_a_cost_says_when_nothing_published_is_near(hardware, options, noted):
-    task = ShardingTask((TABLE,), Topology(num_devices=2, memory_bytes=2**40), 8192, **options)
+    options = dict(options)
+    topology = Topology(num_devices=options.pop("devices", 2), memory_bytes=2**40)
+    task = ShardingTask((TABLE,), topology, 8192, **options)
     notes = make_cost("gpu", hardware=hardware).evaluate(task, [ShardingPlan.table_wise(task, [0])])[0].notes
     assert len(notes) == len(noted)
     assert all(text in note for text, note in zip(noted, notes, strict=True))
@@ -304,24 +296,15 @@ def test_every_card_has_a_source_and_plausible_figures():
         assert 1e11 < found.sm_clocks < 4e11, name
 
 
-def test_row_shards_and_replicas_take_what_their_collectives_do():
+@pytest.mark.parametrize("hardware", [None, "h100"])
+def test_row_shards_and_replicas_take_what_their_collectives_do(hardware):
     """On two nodes by the links of the data sheet, whether the card or the task's topology names them."""
-    topology = dataclasses.replace(Topology.preset("dgx-h100", 16), inter_latency_ms=0.0305, intra_latency_ms=0.0155)
-    task = ShardingTask((TABLE,), topology, 65536)
+    cost, links = make_cost("gpu", hardware=hardware), Topology.preset("dgx-h100", 16)
     rows = [Shard(TABLE.name, edges, (0, TABLE.embedding_dim), n) for n, edges in enumerate(even_edges(16))]
-    everywhere = [Shard.whole(TABLE, *range(16))]
-    output_bytes = np.array(65536.0 * TABLE.embedding_dim * 4)
-    gradient_bytes = np.array(4.0 * TABLE.num_embeddings * TABLE.embedding_dim)
-    for cost in (make_cost("gpu"), make_cost("gpu", hardware="h100")):
-        by_rows, replicated = (
-            cost.evaluate(dataclasses.replace(task, topology=topology.roomy()), [plan])[0]
-            for plan in (
-                ShardingPlan.of(dataclasses.replace(task, topology=topology.roomy()), held)
-                for held in (rows, everywhere)
-            )
-        )
-        assert by_rows.per_device[:, 3] == pytest.approx(float(reduce_scatter_ms(topology, output_bytes)))
-        assert replicated.per_device[:, 3] == pytest.approx(float(all_reduce_ms(topology, gradient_bytes)))
+    output_bytes, gradient_bytes = np.array(65536.0 * 64 * 4), np.array(4.0 * TABLE.num_embeddings * 64)
+    by_rows, replicated = placed(cost, rows), placed(cost, [Shard.whole(TABLE, *range(16))])
+    assert by_rows.per_device[:, 3] == pytest.approx(float(reduce_scatter_ms(links, output_bytes)))
+    assert replicated.per_device[:, 3] == pytest.approx(float(all_reduce_ms(links, gradient_bytes)))
 
 
 def even_edges(parts):
@@ -342,13 +325,6 @@ def test_rows_of_one_node_are_added_up_there():
     assert spread.per_device[0, 3] == pytest.approx(
         float(reduce_scatter_ms(links, np.array(65536.0 * TABLE.embedding_dim * 4)))
     )
-
-
-def test_what_nobody_has_published_is_said_to_be_extrapolated():
-    cost = make_cost("gpu")
-    assert not placed(cost, [Shard.whole(TABLE, 0)], 128).notes
-    (note,) = placed(cost, [Shard.whole(TABLE, 0)], 256).notes
-    assert note == "all-to-alls of more than 128 GPUs are extrapolated: nobody has published any"
 
 
 def test_ids_of_replicas_stay_where_they_are():
@@ -379,9 +355,3 @@ def test_nodes_of_a_task_stay_nodes_with_the_links_of_another_card():
     for slow, fast in zip(h100, gb200, strict=True):
         assert fast.feasible
         assert 0 < fast.per_device[:, 2:4].max() < slow.per_device[:, 2:4].max()
-
-
-def test_nodes_larger_than_those_of_a_card_are_refused():
-    task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 16), batch_size=16_384)
-    with pytest.raises(InputError, match="2 of these cards share fast links, and nodes of the task have 8 devices"):
-        make_cost("gpu", hardware="h100-pcie").evaluate(task, [ShardingPlan.table_wise(task, [0])])

@@ -72,20 +72,6 @@ def test_kernels_are_ordered_and_a_larger_cache_is_never_slower():
     assert full[1] > compute(with_adam, held())[1] + distinct_rows(TABLE, BATCH) * 512 / (CARDS["a100"].host * 1e-3)
 
 
-def test_popular_rows_on_the_device_save_the_share_of_their_lookups():
-    task = task_of()
-    hot = ROWS // 100
-    cells = popularity(TABLE, BATCH)
-    share = np.interp(hot, np.cumsum(cells.sizes), np.cumsum(cells.masses))
-    assert 0.75 < share < 0.85
-    whole = compute(task, held(kernel="fused_uvm"))
-    split = compute(task, held((0, hot)), held((hot, ROWS), "fused_uvm"))
-    device = compute(task, held())[0]
-    assert whole[0] * (1 - share) < split[0] < whole[0] * (1 - share) + device
-    # The popular rows alone in the memory of the host: nearly as slow as all of them.
-    assert compute(task, held((0, hot), "fused_uvm"), held((hot, ROWS)))[0] > 0.6 * whole[0]
-
-
 def test_a_table_in_both_memories_of_one_device_is_exchanged_once():
     task = task_of()
     whole = per_device(task, held(kernel="fused_uvm"))

@@ -51,10 +51,31 @@ def times(task, device=PLAIN, rows=1000, columns=4):
     return ShardMs(*shard_ms(device, task, ShardKey("a", rows, columns)))
 
 
-def test_forward_is_ids_offsets_rows_and_pooled_values_over_bandwidth():
-    # 200 ids x 8 + 100 offsets x 8 + 100 samples x 16 = 4,000 bytes: 4 ms. 100 rows x 16 from memory: 1.6 ms.
-    # 100 repeats x 16 from a cache ten times as fast: 0.16 ms.
-    assert times(make_task(TWICE)).forward == pytest.approx(4 + 1.6 + 0.16)
+WIDE = make_task(dataclasses.replace(TWICE, embedding_dim=8))
+
+
+@pytest.mark.parametrize(
+    ("task", "device", "key", "expected"),
+    [
+        # 200 ids x 8 + 100 offsets x 8 + 100 samples x 16 = 4,000 bytes: 4 ms. 100 rows x 16 from memory: 1.6 ms.
+        # 100 repeats x 16 from a cache ten times as fast: 0.16 ms.
+        (make_task(TWICE), {}, {}, 4 + 1.6 + 0.16),
+        # Working set 100 rows x 16 = 1,600 bytes; half of it cached: of 100 repeats 50 cost 1/10.
+        (make_task(TWICE), {"cache_bytes": 800}, {}, 4 + 1.6 + 0.8 + 0.08),
+        # Half the rows: 100 ids on 50 distinct rows. 800 + 100 x 24 = 3,200 bytes: 3.2 ms; rows 0.8 + 0.08 ms.
+        (make_task(TWICE), {}, {"rows": 500}, 3.2 + 0.88),
+        # Column shards both read all ids. Whole: 2.4 + 3.2 streamed, 3.52 rows. Halves: 2.4 ms are paid twice.
+        (WIDE, {}, {"columns": 8}, 2.4 + 3.2 + 3.52),
+        (WIDE, {}, {"columns": 4}, 2.4 + 1.6 + 1.76),
+        # 200 ids x 1,000 ns = 0.2 ms, 100 rows outside of the cache x 2,000 ns = 0.2 ms.
+        (make_task(TWICE), {"lookup_ns": 1000, "row_access_ns": 2000, "table_ms": 5}, {}, 5 + 5.76 + 0.4),
+        # Narrow rows cost a whole access, half precision halves rows and pooled values.
+        (make_task(TWICE), {"access_bytes": 64}, {}, 4 + 6.4 + 0.64),
+        (make_task(TWICE, precision="fp16"), {}, {}, 2.4 + 0.8 + 0.88),
+    ],
+)
+def test_forward_is_ids_offsets_rows_and_pooled_values_over_bandwidth(task, device, key, expected):
+    assert times(task, dataclasses.replace(PLAIN, **device), **key).forward == pytest.approx(expected)
 
 
 def test_backward_is_sort_gradients_and_updates_over_bandwidth():
@@ -73,36 +94,12 @@ def test_optimizer_state_of_distinct_rows_is_read_and_written(optimizer, extra_m
     assert times(make_task(TWICE, optimizer=optimizer)).backward == pytest.approx(sgd + extra_ms)
 
 
-def test_rows_that_do_not_fit_in_the_cache_are_read_again_from_memory():
-    # Working set 100 rows x 16 = 1,600 bytes; half of it cached: of 100 repeats 50 cost 1/10.
-    half = dataclasses.replace(PLAIN, cache_bytes=800)
-    assert times(make_task(TWICE), half).forward == pytest.approx(4 + 1.6 + 0.8 + 0.08)
-
-
-def test_a_row_shard_gets_the_lookups_of_its_rows_and_writes_all_samples():
-    # Half the rows: 100 ids on 50 distinct rows. 800 + 100 x 24 = 3,200 bytes: 3.2 ms; rows 0.8 + 0.08 ms.
-    assert times(make_task(TWICE), rows=500).forward == pytest.approx(3.2 + 0.88)
-
-
 def test_where_rows_and_columns_of_a_shard_begin_does_not_matter():
     task = make_task(dataclasses.replace(TWICE, embedding_dim=8), devices=4)
     cuts = [((0, 500), (0, 4)), ((500, 1000), (0, 4)), ((0, 500), (4, 8)), ((500, 1000), (4, 8))]
     plan = ShardingPlan.of(task, [Shard("a", *cut, device) for device, cut in enumerate(cuts)])
     compute = RooflineCost().evaluate(task, [plan])[0].per_device[:, [1, 4]]
     assert (compute == compute[0]).all()
-
-
-def test_column_shards_both_read_all_ids():
-    task = make_task(dataclasses.replace(TWICE, embedding_dim=8))
-    # Whole: 2.4 + 3.2 streamed, 3.52 rows. Halves: 2.4 ms of ids and offsets are paid twice.
-    assert times(task, columns=8).forward == pytest.approx(2.4 + 3.2 + 3.52)
-    assert times(task, columns=4).forward == pytest.approx(2.4 + 1.6 + 1.76)
-
-
-def test_latencies_count_per_id_and_per_row_outside_the_cache():
-    # 200 ids x 1,000 ns = 0.2 ms, 100 rows x 2,000 ns = 0.2 ms.
-    slow = dataclasses.replace(PLAIN, lookup_ns=1000, row_access_ns=2000, table_ms=5)
-    assert times(make_task(TWICE), slow).forward == pytest.approx(5 + 5.76 + 0.4)
 
 
 def test_devices_pay_once_for_being_used_and_nothing_when_empty():
@@ -178,12 +175,3 @@ def test_roofline_says_when_it_was_not_held_against_a_kind_of_task(device, optio
     notes = RooflineCost(device).evaluate(task, [ShardingPlan.table_wise(task, [0])])[0].notes
     assert bool(notes) == bool(noted)
     assert noted in "".join(notes)
-
-
-def test_narrow_rows_cost_a_whole_access():
-    wide = dataclasses.replace(PLAIN, access_bytes=64)
-    assert times(make_task(TWICE), wide).forward == pytest.approx(4 + 6.4 + 0.64)
-
-
-def test_half_precision_halves_rows_and_pooled_values():
-    assert times(make_task(TWICE, precision="fp16")).forward == pytest.approx(2.4 + 0.8 + 0.8 + 0.08)

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import pickle
-import re
 from typing import Literal
 
 import numpy as np
@@ -27,7 +26,7 @@ from shardgym import (
     UniformIds,
     ZipfIds,
 )  # fmt: skip
-from shardgym.records import CONFIG, Record, canonical_json, short_repr
+from shardgym.records import CONFIG, Record, short_repr
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
@@ -55,7 +54,6 @@ tables = st.builds(
 @settings(max_examples=50)
 @given(tables)
 def test_a_table_survives_json_and_pickle_with_the_same_identity(table: EmbeddingTable):
-    """Round trips are exact, floats included."""
     assert EmbeddingTable.from_json(table.to_json()) == table
     assert EmbeddingTable.from_json(table.to_json(indent=1)).digest == table.digest
     assert pickle.loads(pickle.dumps(table)) == table
@@ -64,34 +62,21 @@ def test_a_table_survives_json_and_pickle_with_the_same_identity(table: Embeddin
 @settings(max_examples=50)
 @given(tables, tables)
 def test_what_differs_has_another_identity(table: EmbeddingTable, other: EmbeddingTable):
-    """Though defaults are left out."""
     other = dataclasses.replace(other, name=table.name, num_embeddings=table.num_embeddings)
     assert (table == other) == (table.digest == other.digest)
 
 
-def test_the_identity_is_a_hash_over_canonical_json():
-    """Key order and spacing do not matter, any value does."""
-    table = EmbeddingTable("a", 10, 4)
-    shuffled = json.dumps(dict(reversed(table.to_dict().items())), indent=3)
-    assert EmbeddingTable.from_json(shuffled).digest == table.digest
-    assert dataclasses.replace(table, pooling_factor=1.5).digest != table.digest
-    assert canonical_json({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
-
-
 def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
-    """The name is for display; everything else is the task."""
     assert dataclasses.replace(toy_task, name="other").digest == toy_task.digest
     assert dataclasses.replace(toy_task, batch_size=8).digest != toy_task.digest
 
 
 def test_the_identity_of_a_task_is_a_hash_over_canonical_json_too(toy_task: ShardingTask):
-    """It is put together from the texts of the tables."""
     text = json.dumps(toy_task.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert toy_task.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_an_identity_leaves_out_defaults_and_keeps_what_says_the_kind(toy_task: ShardingTask):
-    """Also in records inside of others; a value that is no default stays."""
     table = EmbeddingTable("a", 10, 4)
     plain = {"name": "a", "num_embeddings": 10, "embedding_dim": 4, "schema": "shardgym.table/1"}
     assert table.identity() == plain
@@ -133,7 +118,6 @@ class Holder(Record):
 
 
 def test_a_new_field_with_a_default_changes_no_digest():
-    """Neither of the record, nor of those that hold it; any other value does."""
     old = Older(3, "x")
     new = Newer(3, "x")
     assert new.digest == old.digest
@@ -148,29 +132,7 @@ def test_a_new_field_with_a_default_changes_no_digest():
 
 
 def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: ShardingTask):
-    """Results refer to tasks by this hash: a change here orphans every stored result."""
     assert toy_task.digest == "fbbd2186f0d71d52400087b66070889a036b2f9c38890b29a42d493546ec30a8"
-
-
-def test_an_unknown_field_is_named_before_a_missing_one(toy_task: ShardingTask):
-    """It may be that field, misspelt."""
-    data = toy_task.to_dict()
-    data["batchsize"] = data.pop("batch_size")
-    with pytest.raises(InputError, match=r"batchsize: Unexpected keyword argument, got 4 \(1 more\)$"):
-        ShardingTask.from_dict(data)
-
-
-def test_a_constructor_names_the_field_in_one_line():
-    with pytest.raises(
-        InputError, match=r"^EmbeddingTable: num_embeddings: Input should be greater than or equal to 1, "
-    ):
-        EmbeddingTable(name="a", num_embeddings=-1, embedding_dim=4)
-
-
-def test_records_are_frozen(toy_task: ShardingTask):
-    """No field can be assigned."""
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        toy_task.batch_size = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +152,6 @@ def test_records_are_frozen(toy_task: ShardingTask):
     ],
 )
 def test_a_bad_field_is_refused_in_one_line_that_names_it(change: dict[str, object], message: str):
-    """Where, what was expected, what was given."""
     data = EmbeddingTable("a", 10, 4).to_dict() | change
     with pytest.raises(InputError) as error:
         EmbeddingTable.from_dict(data, source="tables.json")
@@ -199,56 +160,7 @@ def test_a_bad_field_is_refused_in_one_line_that_names_it(change: dict[str, obje
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[1]", "null", '{"name":"a","num_embeddings":1,"embedding_dim":4,"pooling_factor":NaN}']
-)
-def test_text_that_is_no_record_is_refused(text: str):
-    """Truncated JSON, NaN and other JSON values."""
-    with pytest.raises(InputError):
-        EmbeddingTable.from_json(text)
-
-
-def test_a_missing_or_binary_file_is_refused_by_name(tmp_path):
-    """No traceback from the operating system or the decoder."""
-    with pytest.raises(InputError, match=r"nowhere\.json: there is no such file"):
-        EmbeddingTable.load(tmp_path / "nowhere.json")
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not a UTF-8 text file"):
-        EmbeddingTable.load(tmp_path / "binary.json")
-
-
-def test_numpy_integers_are_whole_numbers():
-    """Sizes often come out of arrays."""
-    table = EmbeddingTable("a", np.int64(10), np.int32(4))
-    assert table == EmbeddingTable("a", 10, 4)
-    assert type(table.num_embeddings) is int
-
-
-def test_one_memory_size_stands_for_all_devices():
-    """And the fast domain is all devices unless given."""
-    topology = Topology(num_devices=3, memory_bytes=10)
-    assert topology.memory_bytes == (10, 10, 10)
-    assert topology.fast_domain_size == 3
-    assert topology == Topology.from_dict({"num_devices": 3, "memory_bytes": [10, 10, 10]})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"memory_bytes": [1]},
-        {"memory_bytes": 0},
-        {"memory_bytes": 5, "fast_domain_size": 3},
-        {"memory_bytes": 5, "intra_bandwidth": 0},
-    ],
-)
-def test_a_topology_that_contradicts_itself_is_refused(fields: dict[str, object]):
-    """Sizes for every device, positive bandwidths, domains inside the machine."""
-    with pytest.raises(InputError):
-        Topology.from_dict({"num_devices": 2, **fields})
-
-
 def test_hosts_are_whole_parts_of_a_fast_domain():
-    """A rack of GB200: hosts of two GPUs, one domain."""
     rack = Topology(144, 2**34, fast_domain_size=72, host_size=2)
     assert (rack.devices_per_host, dataclasses.replace(rack, host_size=None).devices_per_host) == (2, 72)
     assert Topology.from_json(rack.to_json()) == rack
@@ -260,19 +172,7 @@ def test_hosts_are_whole_parts_of_a_fast_domain():
             dataclasses.replace(rack, host_size=host_size)
 
 
-def test_an_unknown_preset_is_answered_with_close_ones():
-    """Close-match suggestions."""
-    with pytest.raises(InputError, match="did you mean dgx-a100"):
-        Topology.preset("dgx-a10", 8)
-    assert Topology.preset("dgx-a100", 16).fast_domain_size == 8
-    assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
-    for wrong in (0, -1, "x", 2.0, None):
-        with pytest.raises(InputError, match=f"num_devices {re.escape(repr(wrong))} is not a whole number from 1 on"):
-            Topology.preset("dgx-a100", wrong)
-
-
 def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):
-    """Plans refer to tables by name."""
     with pytest.raises(ValueError, match="'wide' occurs more than once"):
         dataclasses.replace(toy_task, tables=(*toy_task.tables, toy_task.tables[0]))
 
@@ -288,73 +188,11 @@ def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):
     ],
 )
 def test_bytes_count_weights_and_optimizer_state(toy_task, optimizer: str, precision: str, expected: int):
-    """10 rows x 8 columns, by hand."""
     task = dataclasses.replace(toy_task, optimizer=optimizer, precision=precision)
     assert task.table_bytes(task.table("square")) == expected
 
 
-def test_total_cost_is_the_slowest_device():
-    """The max over devices of the sum of five phases."""
-    cost = PlanCost([[0, 1, 2, 3, 4], [0, 5, 5, 1, 0]], "toy", "1", "none")
-    assert cost.total_ms == 11
-    assert cost.slowest_device == 1
-    assert cost.per_device.shape == (2, 5)
-    assert PlanCost.from_json(cost.to_json()) == cost
-    with pytest.raises(ValueError, match="read-only"):
-        cost.per_device[0, 0] = 3
-
-
-def test_an_infeasible_cost_is_infinite_and_says_why():
-    """Infinity round-trips through JSON, which has none."""
-    cost = PlanCost([[None] * 5], "toy", "1", "none", reason="too big")
-    assert cost.total_ms == float("inf")
-    assert not cost.feasible
-    assert PlanCost.from_json(cost.to_json()) == cost
-
-
-@pytest.mark.parametrize(
-    ("matrix", "reason"),
-    [
-        ([[1, 1, 1, 1, 1]], "why"),
-        ([[None] * 5], None),
-        ([[1, 1, 1, 1]], None),
-        ([[-1, 1, 1, 1]], None),
-        ([[float("nan")] * 5], None),
-        ([], None),
-    ],
-)
-def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
-    """Reason and times exclude each other; times are D x 5, not negative and numbers."""
-    with pytest.raises(InputError, match=r"PlanCost: (per_device: expected|per_device: times|a cost has)"):
-        PlanCost(matrix, "toy", "1", "none", reason=reason)
-
-
-@pytest.mark.parametrize(
-    "matrix",
-    [None, {}, 3, "1234", ["1234"], [[True] * 5], [["1"] * 5], [[10**400] * 5], [3], [None], [{}], [[[1]] * 5],
-     np.ones(5), np.array(1.0), np.array(["a"] * 4), np.ones((1, 5), dtype=bool), np.ones((1, 5), dtype=complex),
-     np.ones((0, 5)), np.array([[None] * 3], dtype=object)],
-)  # fmt: skip
-def test_times_that_are_no_matrix_of_numbers_are_one_line(matrix):
-    """As a damaged record holds them: an InputError, whatever the kind of value."""
-    data = {"per_device": matrix, "cost": "toy", "version": "1", "hardware": "none"}
-    with pytest.raises(InputError) as error:
-        PlanCost.from_dict(data)
-    assert str(error.value).startswith("PlanCost: per_device: ")
-    assert "\n" not in str(error.value)
-
-
-def test_times_may_be_arrays_lists_or_a_mixture():
-    """Integers and numpy's numbers too; what was given is copied."""
-    given = np.arange(10).reshape(2, 5)
-    costs = [PlanCost(m, "toy", "1", "none") for m in (given, given.tolist(), list(given.astype(np.float32)))]
-    given[0, 0] = 9
-    assert costs[0] == costs[1] == costs[2]
-    assert costs[0].per_device.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-
-
 def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
-    """-0.0 equals 0.0 and is written differently."""
     plus, minus = (EmbeddingTable("a", 10, 4, z, ZipfIds(1.0, z), (z,) * 17) for z in (0.0, -0.0))
     assert plus == minus
     assert plus.digest == minus.digest
@@ -364,23 +202,7 @@ def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
     assert len({cost.digest for cost in costs}) == 1
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, toy_task: ShardingTask):
-    """Some editors write one."""
-    path = tmp_path / "task.json"
-    path.write_text(toy_task.to_json(), encoding="utf-8-sig")
-    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
-    assert ShardingTask.load(path) == toy_task
-
-
-def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):
-    """Files are easily swapped on a command line."""
-    plan = ShardingPlan.table_wise(toy_task, [0, 0, 0])
-    with pytest.raises(InputError, match=r"^a\.json: schema: Input should be 'shardgym.task/1', got 'shardgym.plan/2'"):
-        ShardingTask.from_json(plan.to_json(), "a.json")
-
-
 def test_short_repr_is_short_however_large_the_value_is():
-    """Ten lists of ten lists and so on stand for 10**12 values: writing them out would never end."""
     bomb: list[object] = ["lol"] * 10
     for _ in range(12):
         bomb = [bomb] * 10
@@ -391,23 +213,6 @@ def test_short_repr_is_short_however_large_the_value_is():
         EmbeddingTable.from_dict({"name": bomb, "num_embeddings": 1, "embedding_dim": 4})
 
 
-@pytest.mark.parametrize("count", [65_537, 10**8, 10**12])
-def test_too_many_devices_are_refused_before_there_is_a_size_for_each(count: int):
-    """A tuple of a billion sizes would not fit into memory."""
-    with pytest.raises(InputError, match=f"num_devices: expected at most 65536, got {count}"):
-        Topology.preset("cpu", count)
-    with pytest.raises(InputError, match="num_devices: "):
-        Topology.from_dict({"num_devices": count, "memory_bytes": 5})
-
-
-def test_numpy_integers_stand_for_all_devices_too():
-    """Sizes often come out of arrays; booleans and arrays are no sizes."""
-    assert Topology(num_devices=np.int64(3), memory_bytes=np.int64(10)) == Topology(num_devices=3, memory_bytes=10)
-    for wrong in (True, np.array([5]), 5.0):
-        with pytest.raises(ValueError, match="memory_bytes"):
-            Topology(num_devices=3, memory_bytes=wrong)
-
-
 def test_a_record_that_was_not_checked_is_the_same_as_one_that_was(toy_task):
     checked = ShardingPlan.table_wise(toy_task, [0] * toy_task.num_tables)
     made = ShardingPlan.unchecked(task_hash=checked.task_hash, shards=checked.shards)
@@ -415,3 +220,105 @@ def test_a_record_that_was_not_checked_is_the_same_as_one_that_was(toy_task):
     cost = PlanCost(np.ones((2, 5)), "toy", "1", "none")
     fields = {"per_device": cost.per_device, "cost": "toy", "version": "1", "hardware": "none"}
     assert PlanCost.unchecked(**fields).to_json() == cost.to_json()
+
+
+def test_records_are_frozen_and_take_numpys_whole_numbers(toy_task: ShardingTask):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        toy_task.batch_size = 3  # type: ignore[misc]
+    table = EmbeddingTable("a", np.int64(10), np.int32(4))
+    assert table == EmbeddingTable("a", 10, 4)
+    assert type(table.num_embeddings) is int
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # It may be the field that is missing, misspelt.
+        ({"batchsize": 4, "batch_size": None}, r"batchsize: Unexpected keyword argument, got 4 \(1 more\)$"),
+        ({"schema": "shardgym.plan/2"}, r"^a\.json: schema: Input should be 'shardgym.task/1', got 'shardgym.plan/2'"),
+    ],
+)
+def test_what_is_wrong_first_is_named_first(toy_task: ShardingTask, change, message):
+    data = {name: value for name, value in (toy_task.to_dict() | change).items() if value is not None}
+    with pytest.raises(InputError, match=message):
+        ShardingTask.from_dict(data, "a.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "null", '{"name":"a","num_embeddings":1,"embedding_dim":4,"pooling_factor":NaN}']
+)
+def test_text_that_is_no_record_is_refused(text: str):
+    with pytest.raises(InputError):
+        EmbeddingTable.from_json(text)
+
+
+def test_files_may_have_a_byte_order_mark_and_others_are_refused_by_name(tmp_path, toy_task: ShardingTask):
+    path = tmp_path / "task.json"
+    path.write_text(toy_task.to_json(), encoding="utf-8-sig")
+    assert ShardingTask.load(path) == toy_task
+    with pytest.raises(InputError, match=r"nowhere\.json: there is no such file"):
+        EmbeddingTable.load(tmp_path / "nowhere.json")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a UTF-8 text file"):
+        EmbeddingTable.load(path)
+
+
+def test_one_memory_size_stands_for_all_devices_which_share_fast_links():
+    topology = Topology(num_devices=np.int64(3), memory_bytes=np.int64(10))
+    assert (topology.memory_bytes, topology.fast_domain_size) == ((10, 10, 10), 3)
+    assert topology == Topology.from_dict({"num_devices": 3, "memory_bytes": [10, 10, 10]})
+    assert Topology.preset("dgx-a100", 16).fast_domain_size == 8
+    assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
+    for name, count, message in (
+        ("dgx-a10", 8, "did you mean dgx-a100"),
+        ("cpu", 0, "num_devices 0 is not a whole number from 1 on"),
+        ("cpu", 10**12, "num_devices: expected at most 65536, got 1000000000000"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Topology.preset(name, count)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"memory_bytes": [1]}, "memory_bytes"),
+        ({"memory_bytes": 0}, "memory_bytes"),
+        ({"memory_bytes": True}, "memory_bytes"),
+        ({"memory_bytes": 5, "fast_domain_size": 3}, "fast_domain_size"),
+        ({"memory_bytes": 5, "intra_bandwidth": 0}, "intra_bandwidth"),
+        ({"memory_bytes": 5, "num_devices": 10**12}, "num_devices: "),
+    ],
+)
+def test_a_topology_that_contradicts_itself_is_refused(fields: dict[str, object], message: str):
+    with pytest.raises(InputError, match=message):
+        Topology.from_dict({"num_devices": 2, **fields})
+
+
+def test_total_cost_is_that_of_the_slowest_device():
+    given = np.array([[0, 1, 2, 3, 4], [0, 5, 5, 1, 0]])
+    cost = PlanCost(given, "toy", "1", "none")
+    given[0, 0] = 9
+    assert (cost.total_ms, cost.slowest_device, cost.per_device.shape) == (11, 1, (2, 5))
+    assert PlanCost.from_json(cost.to_json()) == cost == PlanCost(cost.per_device.tolist(), "toy", "1", "none")
+    with pytest.raises(ValueError, match="read-only"):
+        cost.per_device[0, 0] = 3
+
+
+def test_an_infeasible_cost_is_infinite_and_says_why():
+    cost = PlanCost([[None] * 5], "toy", "1", "none", reason="too big")
+    assert (cost.total_ms, cost.feasible) == (float("inf"), False)
+    assert PlanCost.from_json(cost.to_json()) == cost  # JSON has no infinity
+    for matrix, reason in (([[1] * 5], "why"), ([[None] * 5], None)):
+        with pytest.raises(InputError, match="PlanCost: a cost has"):
+            PlanCost(matrix, "toy", "1", "none", reason=reason)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [None, {}, 3, "1234", ["1234"], [[True] * 5], [["1"] * 5], [[10**400] * 5], [[1, 1, 1, 1]], [[-1] * 5], [],
+     [[float("nan")] * 5], np.ones(5), np.array(["a"] * 4), np.ones((1, 5), dtype=complex), np.ones((0, 5))],
+)  # fmt: skip
+def test_times_that_are_no_matrix_of_numbers_are_one_line(matrix):
+    data = {"per_device": matrix, "cost": "toy", "version": "1", "hardware": "none"}
+    with pytest.raises(InputError, match=r"^PlanCost: per_device: .*$"):
+        PlanCost.from_dict(data)

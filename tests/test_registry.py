@@ -13,7 +13,6 @@ from shardgym.registry import registered
 
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
-    """A module of one's own in the current folder, not installed."""
     (tmp_path / "own_solvers.py").write_text(
         "from shardgym import ShardingPlan\n"
         "class First:\n"
@@ -29,14 +28,12 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_every_registered_class_can_be_imported():
-    """Entry points are strings: a typing mistake in one would only show when it is used."""
     for group in ("shardgym.solvers", "shardgym.costs"):
         assert registered(group)
     assert make_cost("roofline").name == "roofline"
 
 
 def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
-    """`module:Class` needs no registration; options it does not take are left out."""
     solver = make_solver("own_solvers:First", device=1)
     plan = call_solver(solver, toy_task, make_cost("roofline"), seed=3, time_limit_s=1.0, initial_plan=None)
     assert plan == ShardingPlan.table_wise(toy_task, [1, 1, 1])
@@ -53,13 +50,11 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
     ],
 )
 def test_a_name_that_is_no_solver_is_answered_in_one_line(own_module, name: str, message: str):
-    """Unknown, misspelt, not importable, or something else."""
     with pytest.raises(InputError, match=message):
         make_solver(name)
 
 
 def test_settings_that_a_class_does_not_take_are_refused(own_module):
-    """Instead of being ignored."""
     with pytest.raises(InputError, match="has no setting 'devices': did you mean device"):
         make_solver("own_solvers:First", devices=1)
     with pytest.raises(InputError, match="unknown cost 'rofline': did you mean roofline"):

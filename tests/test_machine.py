@@ -33,18 +33,15 @@ def test_versions_name_python_and_what_is_installed():
     assert "numpy" in found
 
 
-def test_commit_of_a_clean_and_of_a_modified_checkout(checkout):
+def test_the_commit_is_that_of_the_packages_own_checkout(checkout):
     clean = machine.commit.__wrapped__(checkout)
     assert len(clean) == 40
     (checkout / "module.py").write_text("x = 2\n")
     assert machine.commit.__wrapped__(checkout) == clean + "+"
-
-
-def test_a_package_inside_somebody_elses_checkout_has_no_commit(checkout):
     installed = checkout / "venv" / "package"
     installed.mkdir(parents=True)
     (installed / "module.py").write_text("")
-    assert machine.commit.__wrapped__(installed) == ""
+    assert machine.commit.__wrapped__(installed) == ""  # inside of somebody else's
 
 
 def test_no_checkout_and_no_git_give_no_commit(tmp_path, checkout, monkeypatch):

@@ -2,10 +2,7 @@
 
 import functools
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from evaluation_toys import ToySuite, toy_tasks
 
 from shardgym import evaluate
 from shardgym.cli import main
-from shardgym.engines import Engine, make_engine
+from shardgym.engines import make_engine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
@@ -60,28 +57,6 @@ def test_what_measures_reserves_its_node(cluster):
     found = [answer for _, answer in make_engine("ray").run(reserving, 3 * JOBS, alone=True)]
     assert {cores for _, cores in found} == {1.0}
     assert len({node for node, _ in found}) == 2
-
-
-def test_a_run_outlives_a_worker_that_is_killed(cluster, tmp_path):
-    plain = run(tmp_path / "plain", Engine())
-    victims = []
-
-    def kill():
-        records = tmp_path / "ray/records.jsonl"
-        while not victims:
-            time.sleep(0.05)
-            workers = [int(path.name) for path in Path(os.environ["ENGINE_TOYS"]).iterdir()]
-            if records.exists() and (others := set(workers) - {os.getpid()}):
-                victims.append(others.pop())
-                os.kill(victims[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    found = run(tmp_path / "ray", make_engine("ray"))
-    killer.join(10)
-    assert victims
-    assert same(found) == same(plain)
-    assert len((tmp_path / "ray/records.jsonl").read_text().splitlines()) == 6
 
 
 def test_without_a_cluster_one_line_says_so(tmp_path, capsys):

@@ -33,9 +33,12 @@ def a(device, rows=(0, 100), columns=(0, 8), **fields):
     return Shard("a", rows, columns, device, **fields)
 
 
-def test_nothing_moves_between_equal_plans():
+def test_nothing_moves_between_equal_plans_and_rows_to_hosts_cross_no_link():
     found = migration(TASK, plan(a(1), B), plan(a(1), B))
     assert (found.moves, found.bytes, found.transfer_ms(TASK.topology)) == ((), 0, 0.0)
+    found = migration(TASK, plan(a(1), B), plan(a(1, compute_kernel="fused_uvm"), B))
+    assert found.bytes_by_link == {"intra": 0, "inter": 0, "host": 3600}
+    assert found.transfer_ms(TASK.topology) == 0.0
 
 
 def test_a_table_moves_inside_of_a_domain_or_between_domains():
@@ -69,13 +72,6 @@ def test_replicas_get_rows_from_the_nearest_holder_that_has_sent_least():
     assert [source for _, _, source, _, _, _ in moved(plan(two, B), plan(everywhere, B))] == [0, 2]
     far = Shard("a", (0, 100), (0, 8), (2, 3))
     assert [source for _, _, source, _, _, _ in moved(plan(a((0, 1)), B), plan(far, B))] == [0, 1]
-
-
-def test_rows_move_between_a_device_and_its_host():
-    uvm = a(1, compute_kernel="fused_uvm")
-    found = migration(TASK, plan(a(1), B), plan(uvm, B))
-    assert found.bytes_by_link == {"intra": 0, "inter": 0, "host": 3600}
-    assert found.transfer_ms(TASK.topology) == 0.0
 
 
 def test_plans_for_other_statistics_are_compared():

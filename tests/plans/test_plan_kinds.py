@@ -71,18 +71,14 @@ def test_kinds_follow_from_rectangles_and_holders(case):
     assert (again, again.digest) == (plan, plan.digest)
 
 
-def test_on_one_device_all_is_table_wise():
-    alone = dataclasses.replace(TASK, topology=Topology(num_devices=1, memory_bytes=2**20))
-    plan = ShardingPlan.of(alone, [Shard("a", *WHOLE, 0), Shard("b", (0, 8), (0, 4), 0)])
-    assert [plan.kind_of(name, alone) for name in "ab"] == ["table_wise"] * 2
-
-
 def test_kinds_are_of_tables_that_are_there():
     plan = ShardingPlan.of(TASK, [Shard("a", *WHOLE, 0)])
     with pytest.raises(UnknownNameError):
         plan.kind_of("c", TASK)
     with pytest.raises(InputError, match="no shard of table 'b'"):
         plan.kind_of("b", TASK)
+    alone = dataclasses.replace(TASK, topology=Topology(num_devices=1, memory_bytes=2**20))
+    assert plan.kind_of("a", alone) == "table_wise"
 
 
 def test_one_group_of_all_devices_is_the_plan_without_groups():
@@ -116,9 +112,19 @@ def test_holders_in_some_groups_only_are_refused(devices, group_size, message):
         plan_of([Shard("a", *WHOLE, devices)], group_size).validate(TASK)
 
 
-def test_a_rectangle_that_two_shards_hold_is_held_twice():
-    with pytest.raises(InfeasiblePlanError, match="overlap: held by devices 0, 1, 5"):
-        plan_of([Shard("a", *WHOLE, (1, 5)), Shard("a", *WHOLE, 0)]).validate(TASK)
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ([Shard("a", *WHOLE, (1, 5)), Shard("a", *WHOLE, 0)], "overlap: held by devices 0, 1, 5"),
+        (
+            [Shard("a", (0, 40), (0, 16), 3), Shard("a", (20, 80), (0, 16), 3)],
+            r"rows \[20, 40\) columns \[0, 16\) of table 'a' overlap",
+        ),
+    ],
+)
+def test_rectangles_that_two_shards_hold_overlap(shards, message):
+    with pytest.raises(InfeasiblePlanError, match=message):
+        plan_of(shards).validate(TASK)
 
 
 def test_adjacent_rows_of_the_same_holders_are_one_shard():
@@ -136,13 +142,3 @@ def test_adjacent_rows_of_the_same_holders_are_one_shard():
     assert plan_of(halves, 4).of_table("a") == (Shard("a", *WHOLE, (1, 5)),)
     apart = [by_columns(3, 3), by_rows(0, 1, 0, 1), by_rows((0, 4), (1, 5))]
     assert [len(plan_of(shards).of_table("a")) for shards in apart] == [2, 4, 2]
-
-
-def test_rows_that_overlap_are_not_joined():
-    with pytest.raises(InfeasiblePlanError, match=r"rows \[20, 40\) columns \[0, 16\) of table 'a' overlap"):
-        plan_of([Shard("a", (0, 40), (0, 16), 3), Shard("a", (20, 80), (0, 16), 3)]).validate(TASK)
-
-
-def test_one_number_stands_for_one_device():
-    assert Shard("a", *WHOLE, 3) == Shard("a", *WHOLE, (3,)) == Shard.whole(TASK.tables[0], 3)
-    assert Shard.whole(TASK.tables[0], 1, 5).devices == (1, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from shardgym.costs.base import make_cost
 from shardgym.costs.rendering.plan_view import render_diff, render_plan
-from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plans.feasibility import check_possible, plan_problems
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
@@ -30,30 +30,27 @@ def in_host(shard, share=0.0):
     return dataclasses.replace(shard, compute_kernel=kernel, cache_load_factor=share)
 
 
-def test_plans_and_tasks_without_host_memory_are_written_as_before():
-    assert A.to_json() == '{"columns":[0,16],"devices":[0],"rows":[0,1000],"table":"a"}'
-    topology = Topology(num_devices=1, memory_bytes=1)
-    assert "host_memory_bytes" not in topology.to_json()
-    assert "host_bandwidth" not in topology.to_json()
-
-
 @pytest.mark.parametrize("shard", [in_host(A), in_host(A, 0.25)])
-def test_round_trip(shard):
+def test_kernels_are_written_where_they_are_not_fused(shard):
+    assert A.to_json() == '{"columns":[0,16],"devices":[0],"rows":[0,1000],"table":"a"}'
+    assert not {"host_memory_bytes", "host_bandwidth"} & Topology(num_devices=1, memory_bytes=1).to_dict().keys()
     plan = ShardingPlan.of(TASK, [shard, B])
     assert ShardingPlan.from_json(plan.to_json()) == plan
-    assert plan.shards[0].compute_kernel == shard.compute_kernel
     assert plan.digest != ShardingPlan.of(TASK, [A, B]).digest
     assert ShardingTask.from_json(TASK.to_json()) == TASK
-    assert TASK.digest != dataclasses.replace(TASK, topology=Topology.preset("cpu", 4)).digest
 
 
-@pytest.mark.parametrize(("kernel", "share"), [("fused_uvm_caching", 0.0), ("fused", 0.5), ("fused_uvm", 0.5)])
-def test_a_cache_needs_a_share_and_the_other_way_round(kernel, share):
-    with pytest.raises(InputError, match="above 0 with compute_kernel 'fused_uvm_caching' alone"):
+@pytest.mark.parametrize(
+    ("kernel", "share", "message"),
+    [
+        ("fused_uvm_caching", 0.0, "above 0 with compute_kernel 'fused_uvm_caching' alone"),
+        ("fused", 0.5, "above 0 with compute_kernel 'fused_uvm_caching' alone"),
+        ("ssd_virtual_table", 0.0, "compute_kernel: Input should be 'fused', 'fused_uvm' or 'fused_uvm_caching'"),
+    ],
+)
+def test_a_cache_needs_a_share_and_the_other_way_round(kernel, share, message):
+    with pytest.raises(InputError, match=message):
         Shard("a", *WHOLE, 0, kernel, share)
-    expected = "compute_kernel: Input should be 'fused', 'fused_uvm' or 'fused_uvm_caching'"
-    with pytest.raises(InputError, match=expected):
-        Shard("a", *WHOLE, 0, "ssd_virtual_table")
 
 
 def test_rows_under_different_kernels_stay_apart():
@@ -108,13 +105,11 @@ def test_what_devices_cannot_hold_names_the_memory_of_hosts():
         check_possible(small)
 
 
-@pytest.mark.parametrize("name", ["simulator", "torchrec_rating"])
-def test_costs_that_do_not_know_host_memory_refuse_it(name):
+def test_costs_that_do_not_know_host_memory_refuse_it():
     plan = ShardingPlan.of(TASK, [in_host(A), dataclasses.replace(B, devices=(1,))])
-    (cost,) = make_cost(name).evaluate(TASK, [plan])
-    assert not cost.feasible
+    (cost,) = make_cost("torchrec_rating").evaluate(TASK, [plan])
     assert cost.reason == (
-        f"cost '{name}' prices no memory of hosts, and table 'a' has kernel fused_uvm on device 0: "
+        "cost 'torchrec_rating' prices no memory of hosts, and table 'a' has kernel fused_uvm on device 0: "
         "'gpu' and 'roofline' do"
     )
 
@@ -128,8 +123,3 @@ def test_plans_are_shown_with_both_memories():
     text = render_diff(TASK, plan, other, width=200)
     assert "columns [0, 16) on device 0 (fused_uvm_caching 0.25) -> rows [0, 1000) columns [0, 16) on device 0" in text
     assert "0 tables moved, 1 cut differently" in text
-
-
-def test_validate_says_what_is_wrong():
-    with pytest.raises(InfeasiblePlanError, match="the memory of host 0"):
-        ShardingPlan.of(TASK, [in_host(A), in_host(B)]).validate(TASK)

@@ -40,15 +40,12 @@ def suite_of(source, digests=None):
     return Suite("toy", "", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source, digests)
 
 
-def test_tasks_are_built_once_at_their_first_use(source):
+def test_indices_and_slices_work_as_in_a_list_of_tasks_that_are_built_once(source):
     suite = suite_of(source)
     assert (len(suite), source.built) == (3, [])
     assert suite[1] is suite[1]
     assert source.built == [1]
-
-
-def test_indices_and_slices_work_as_in_a_list(source):
-    suite = suite_of(source)
+    assert (suite.groups, suite.group(1), suite.group(-1)) == (["even", "odd"], "odd", "even")
     assert suite[-1].name == "toy/2"
     assert [task.name for task in suite[1:]] == ["toy/1", "toy/2"]
     assert [task.name for task in suite] == ["toy/0", "toy/1", "toy/2"]
@@ -56,22 +53,11 @@ def test_indices_and_slices_work_as_in_a_list(source):
         suite[3]
 
 
-def test_groups_are_in_the_order_of_their_first_tasks(source):
-    suite = suite_of(source)
-    assert suite.groups == ["even", "odd"]
-    assert (suite.group(1), suite.group(-1)) == ("odd", "even")
-    with pytest.raises(IndexError):
-        suite.group(3)
-
-
 def test_a_task_that_was_changed_is_refused(source, toy_task):
     suite = suite_of(source, (toy_task.digest, "0" * 64, toy_task.digest))
     assert suite[0].digest == toy_task.digest
     with pytest.raises(InputError, match=r"task 1 of suite 'toy' is \w{12}, published was 000000000000"):
         suite[1]
-
-
-def test_a_truncated_list_of_digests_is_refused(source, toy_task):
     with pytest.raises(InputError, match="3 tasks and 2 digests"):
         suite_of(source, (toy_task.digest,) * 2)
 
@@ -94,14 +80,6 @@ def test_the_default_track_is_that_of_judge_and_oracle(suite_file):
     track = Track(CostChoice("fbgemm"), CostChoice("simulator", {"weights": "mine"}))
     assert suite.track() == suite.track("fbgemm") == track
     assert (suite.judge, suite.oracle) == ("fbgemm", "simulator")
-
-
-def test_a_cost_needs_a_name_and_has_settings_apart(suite_file):
+    assert suite.track("simulator") == SIMULATED
     with pytest.raises(InputError, match=r"own\.json: .*role"):
         suite_file(judge={"cost": "simulator", "role": "judge"})
-
-
-def test_on_the_simulated_track_the_simulators_own_judge_scores(suite_file):
-    assert suite_file().track("simulator") == SIMULATED
-    assert SIMULATED.judge.settings == {"role": "judge"}
-    assert "role" not in SIMULATED.oracle.settings

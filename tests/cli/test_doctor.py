@@ -24,9 +24,6 @@ def test_a_machine_that_measures_is_ok_and_one_that_does_not_says_why():
     assert not ok
     assert lines["steps on cpu"] == "not measured: ImportError: no fbgemm_gpu"
     assert "fits one torch" in lines["remedy"]
-
-
-def test_a_machine_says_whether_exchanges_are_measured():
     assert told()[1]["exchanges on cpu"] == "measured over links of 2.5e+07 to 2.5e+08 bytes/s"
     assert told(no_links="it takes root")[1]["exchanges on cpu"] == "modelled: it takes root"
 
@@ -37,9 +34,6 @@ def test_gpus_are_listed_and_one_that_lacks_kernels_is_told_apart_from_the_cpu()
     ok, lines = told(gpus=[GPU], cuda_problem="no kernel image is available")
     assert ok
     assert lines["steps on cuda"] == "not measured: no kernel image is available"
-
-
-def test_a_missing_extra_comes_with_the_command_that_installs_it():
     assert told(missing_extras=["rl"])[1]["without rl"] == "pip install 'shardgym[rl]'"
 
 

@@ -29,7 +29,6 @@ def here(tmp_path, monkeypatch):
     line = "\t".join(["1"] * 14 + ["68fd1e64"] * 26) + "\n"
     (tmp_path / "clicks.tsv").write_text(line * 20)
     (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
-    (tmp_path / "narrow.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\nitem,10,6\n")
     return tmp_path
 
 
@@ -49,18 +48,11 @@ def test_ids_become_a_task(capsys):
     assert main(["solve", "task.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
     assert main([*arguments, "-o", "task.json"]) == 2
     assert "task.json exists: give another name, or --force" in capsys.readouterr().err
-
-
-def test_the_page_for_machines_has_shares_of_distinct_rows(capsys):
-    arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "4", "--feature", "clicks"]
-    assert main([*arguments, "-o", "task.json", "--json"]) == 0
+    assert main([*arguments[:-2], "--feature", "clicks", "-o", "task.json", "--force", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
-    assert page["tables"] == 1
-    assert page["digest"] == ShardingTask.load("task.json").digest
-    clicks = page["features"]["clicks"]
-    assert clicks["samples"] == 100
-    assert clicks["pooling_factor"] == 2.0
-    assert 0.5 < clicks["distinct_share"] <= 1
+    assert (page["tables"], page["digest"]) == (1, ShardingTask.load("task.json").digest)
+    assert page["features"]["clicks"]["pooling_factor"] == 2.0
+    assert 0.5 < page["features"]["clicks"]["distinct_share"] <= 1
 
 
 def test_ids_far_apart_are_said_to_look_hashed(capsys):
@@ -100,11 +92,8 @@ def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
     task = ShardingTask.load("task.json")
     assert [task.optimizer_of(table) for table in task.tables] == ["rowwise_adagrad"] * 2
     assert [table.pooling for table in task.tables] == ["sum", "none"]
-
-
-def test_tables_become_a_task(capsys):
-    assert main(["import-tables", "tables.csv", "--devices", "2", "--batch-size", "64", "-o", "task.json"]) == 0
-    task = ShardingTask.load("task.json")
+    assert main(["import-tables", "tables.csv", "--devices", "2", "--batch-size", "64", "-o", "csv.json"]) == 0
+    task = ShardingTask.load("csv.json")
     assert (task.tables, task.batch_size, task.num_devices) == (load_pool("tables.csv").tables, 64, 2)
 
 
@@ -112,22 +101,16 @@ def test_tables_become_a_task(capsys):
     ("arguments", "message"),
     [
         (["ids.parquet"], "says no batch size; give --batch-size"),
-        (["ids.parquet", "--batch-size", "101"], "has no whole batch of 101 samples"),
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown feature of ids.parquet 'users'"),
-        (["ids.parquet", "--batch-size", "9", "--dim", "users=4"], "unknown feature of ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "--dim 4: expected one number for all"),
         (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "--dim: FBGEMM needs widths divisible by 4, got 6"),
-        (["narrow.csv"], "narrow.csv, table 'item': FBGEMM needs widths divisible by 4, got 6 columns"),
         (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "expected a whole number of at least 1, got ''"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
-        (["clicks.tsv", "--batch-size", "9", "--hash-size", "cat_1=5"], "ids of 'cat_0' are hashes of 32 bits"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
         (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
-        (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: there is no such file"),
-        (["none.xlsx"], "cannot read tables from 'none.xlsx': a file of tables ends in .json or .csv"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, capsys, here):

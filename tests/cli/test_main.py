@@ -24,6 +24,8 @@ def test_help_lists_every_command(capsys):
     text = capsys.readouterr().out
     assert all(f"  {name} " in text for name in ROOT.lazy)
     assert "..." not in text.partition("Commands:")[2]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"shardgym {shardgym.__version__}\n"
 
 
 @pytest.mark.parametrize("group", [ROOT, PLAN])
@@ -38,11 +40,6 @@ def test_help_imports_no_command():
     heavy = ("pydantic", "scipy", "numba", "torch", "shardgym.cli.run")
     done = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_version(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"shardgym {shardgym.__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -61,18 +58,8 @@ def test_every_command_explains_itself_and_takes_json(name, capsys):
         (["foo"], "No such command 'foo'; see 'shardgym --help'"),
         (["plan", "shwo"], "No such command 'shwo'. Did you mean 'show'?; see 'shardgym plan --help'"),
         (["run"], f"Missing option '--suite'. Known: {SUITES} or a suite file; see 'shardgym run --help'"),
-        (
-            ["list"],
-            "Missing argument 'KIND'. Known: suites, solvers, costs, envs, pools, topologies; "
-            "see 'shardgym list --help'",
-        ),
         (["run", "--suite", "--limit", "1"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
         (["doctor", "now"], "Got unexpected extra argument (now); see 'shardgym doctor --help'"),
-        (
-            ["list", "foo"],
-            "Invalid value for 'KIND': unknown kind 'foo': known: costs, envs, pools, solvers, suites, topologies; "
-            "see 'shardgym list --help'",
-        ),
         (
             ["list", "solver"],
             "Invalid value for 'KIND': unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'",
@@ -111,16 +98,14 @@ def test_a_reader_that_goes_away_is_no_error():
 
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
-    [("check-solver random", 0, ">&-"), ("list foo", 2, "2>&-"), ("list foo", 2, ">&-"), ("list costs", 0, ">&- 2>&-")],
+    [("check-solver random", 0, ">&-"), ("list foo", 2, ">&- 2>&-")],
 )
 def test_closed_standard_streams_are_no_error(arguments, code, closed):
     """Python has no stream then, and the next file that is opened would take its number."""
     command = f"exec {sys.executable} -m shardgym {arguments} {closed}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode == code
+    assert (done.returncode, done.stdout) == (code, "")
     assert "Traceback" not in done.stderr
-    if closed.startswith(">"):
-        assert done.stdout == ""
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
@@ -132,7 +117,7 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "shardgym: error: interrupted\n"
 
 
-@pytest.mark.parametrize("kind", ["suites", "solvers", "costs", "envs", "pools"])
+@pytest.mark.parametrize("kind", ["suites", "solvers", "costs", "envs", "pools", "topologies"])
 def test_lists_print_a_table_or_json(kind, capsys):
     assert main(["list", kind, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from evaluation_toys import toy_tasks
+from evaluation_toys import DriftingCost, toy_tasks
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
 from shardgym.cli.plans import TIE_RULE
 
-COST = ["--cost", "cost_notes_toys:NotedCost"]
+COST = ["--cost", "test_measure:NotedCost"]
 DRIFTING = ["--cost", "evaluation_toys:DriftingCost"]
 SHARED, LOPSIDED = "note: devices shared cores", "note: lopsided plans are seldom good"
+
+
+class NotedCost(DriftingCost):
+    """Has one note for all plans, and one for plans with three tables on device 0."""
+
+    name = "test_measure:NotedCost"
+
+    def _cost(self, task, plan):
+        lopsided = ("lopsided plans are seldom good",) if len(plan.on(0)) == 3 else ()
+        return replace(super()._cost(task, plan), notes=("devices shared cores", *lopsided))
 
 
 @pytest.fixture(autouse=True)
@@ -36,34 +47,28 @@ def printed(capsys, *command: str) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
 
 
-def test_solve_prints_the_notes_of_its_cost(capsys):
-    command = ["solve", "task.json", "--solver", "evaluation_toys:Lopsided", "--oracle", COST[1], "-o", "plan.json"]
-    assert printed(capsys, *command) == [SHARED, LOPSIDED]
+SOLVE = ["solve", "task.json", "--solver", "evaluation_toys:Lopsided", "-o", "plan.json", "--oracle", COST[1]]
 
 
-def test_plan_show_prints_the_notes_of_its_cost(capsys):
-    assert printed(capsys, "plan", "show", "task.json", "uneven.json", *COST) == [SHARED, LOPSIDED]
-    assert printed(capsys, "plan", "show", "task.json", "uneven.json") == []
-
-
-def test_plan_diff_says_which_plan_a_note_is_for(capsys):
-    assert printed(capsys, "plan", "diff", "task.json", "even.json", "uneven.json", *COST) == [
-        SHARED, f"{LOPSIDED} (B)",
-    ]  # fmt: skip
-
-
-def test_measure_prints_a_note_once_and_says_which_plans_it_is_for(capsys):
-    assert printed(capsys, "measure", "task.json", "even.json", "uneven.json", *COST) == [
-        SHARED, f"{LOPSIDED} (uneven.json)",
-    ]  # fmt: skip
-    assert printed(capsys, "measure", "task.json", "even.json", *COST) == [SHARED]
-
-
-def test_json_is_not_mixed_with_notes(capsys):
-    assert main(["plan", "show", "task.json", "even.json", *COST, "--json"]) == 0
+@pytest.mark.parametrize(
+    ("command", "notes"),
+    [
+        (SOLVE, [SHARED, LOPSIDED]),
+        (["plan", "show", "task.json", "uneven.json", *COST], [SHARED, LOPSIDED]),
+        (["plan", "show", "task.json", "uneven.json"], []),
+        (["plan", "diff", "task.json", "even.json", "uneven.json", *COST], [SHARED, f"{LOPSIDED} (B)"]),
+        (["measure", "task.json", "even.json", "uneven.json", *COST], [SHARED, f"{LOPSIDED} (uneven.json)"]),
+        (["measure", "task.json", "even.json", *COST], [SHARED]),
+        (["plan", "show", "task.json", "even.json", *COST, "--json"], []),
+    ],
+)
+def test_notes_of_a_cost_are_printed_once_and_say_which_plans_they_are_for(capsys, command, notes):
+    assert main(command) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["cost"]["notes"] == ["devices shared cores"]
+    assert [line for line in captured.out.splitlines() if line.startswith("note: ")] == notes
     assert captured.err == ""
+    if "--json" in command:
+        assert json.loads(captured.out)["cost"]["notes"] == ["devices shared cores"]
 
 
 def test_measure_heads_every_page_by_its_file_and_ends_with_a_table(capsys):
@@ -87,18 +92,12 @@ def measured(capsys, *plans):
     return [line.split()[3:] for line in lines[start + 2 : start + 2 + len(plans)]], lines[start + 2 + len(plans) :]
 
 
-def test_a_tie_has_no_best_and_says_by_which_rule(capsys):
+def test_a_tie_has_no_best_and_a_plan_that_is_given_twice_is_called_the_same(capsys):
     marks, rest = measured(capsys, "even.json", "uneven.json", "mirror.json")
     assert marks == [["tied"], [], ["tied"]]
     assert rest[0] == TIE_RULE
     assert "at most 2 standard errors" in TIE_RULE
-
-
-def test_a_plan_that_is_given_twice_is_called_the_same(capsys):
     marks, _ = measured(capsys, "even.json", "uneven.json", "even.json", "uneven.json")
     assert marks == [["tied"], [], ["tied,", "same", "plan", "as", "even.json"], ["same", "plan", "as", "uneven.json"]]
-
-
-def test_json_carries_the_mark(capsys):
     assert main(["measure", "task.json", "even.json", "uneven.json", *DRIFTING, "--json"]) == 0
     assert [row["mark"] for row in json.loads(capsys.readouterr().out)] == ["best", None]

@@ -18,9 +18,6 @@ def test_values_are_json_where_they_can_be_read_as_such():
         "m:Class", {"n": 3, "x": 0.5, "on": True, "none": None, "text": "3"},
     )  # fmt: skip
     assert parse_spec("random") == ("random", {})
-
-
-def test_an_equals_sign_belongs_to_the_value():
     assert parse_spec("cost,key=a=b") == ("cost", {"key": "a=b"})
 
 
@@ -39,15 +36,6 @@ def test_what_is_not_that_gets_one_line(text, message):
     with pytest.raises(InputError, match=message) as caught:
         parse_spec(text)
     assert "\n" not in str(caught.value)
-
-
-def test_solver_settings_reach_the_solver_and_the_records(tmp_path, capsys):
-    command = ["run", "--suite", "tiny-v1", "--limit", "1", "--cost", "roofline", "--out", str(tmp_path)]
-    command += ["--oracle", "roofline"]
-    assert main([*command, "--solver", "neuroshard,beam_width=0"]) == 2
-    assert "beam_width 0 is not a whole number from 1 on" in capsys.readouterr().err
-    assert main([*command, "--solver", "neuroshard,beam_width=1,levels=0"]) == 0
-    assert '"solver_settings":{"beam_width":1,"levels":0}' in (tmp_path / "records.jsonl").read_text().replace(" ", "")
 
 
 @pytest.fixture(autouse=True)

@@ -37,15 +37,13 @@ def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
         "table": "t01", "devices": "1", "first_row": "0", "end_row": "10", "first_column": "0", "end_column": "4",
         "bytes": "160",
     }  # fmt: skip
+    assert main([*SHOW, "--json"]) == 0
+    first, *rest = json.loads(capsys.readouterr().out)["shards"]
+    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "devices": [0], "bytes": 160}
+    assert len(rest) == 39
     (here / "a.csv").write_text(text)
     assert main(["plan", "diff", "task.json", "a.json", "a.csv"]) == 0
     assert "0 tables moved, 0 cut differently, 40 the same" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("other", [["--json"], ["--cost", "roofline"]])
-def test_csv_goes_alone(other, capsys):
-    assert main([*SHOW, "--csv", *other]) == 2
-    assert "--csv goes without --cost and --json" in capsys.readouterr().err
 
 
 def test_a_diff_lists_30_tables_and_its_document_all(capsys):
@@ -61,36 +59,21 @@ def test_a_diff_says_whether_the_costs_error_is_smaller(here, capsys):
     (here / "b.json").write_text(ShardingPlan.table_wise(TASK, [0] * 40).to_json())
     assert main([*DIFF, "--cost", "roofline"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert re.search(
-        r"The difference of [\d.]+% is (above|within) the error of 'roofline' for such plans, [\d.]+% in", text
-    )
+    assert re.search(r"[\d.]+% is (above|within) the error of 'roofline' for such plans, [\d.]+% in", text)
     assert main([*DIFF, "--cost", "roofline", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     before, after = (PlanCost.from_dict(cost).total_ms for cost in page["costs"])
-    found = page["comparison"]
-    assert found["change"] == pytest.approx(after / before - 1)
-    assert found["error"]["cuts"] == "columns"
-    limit, gain = found["limit"], max(before, after) / min(before, after) - 1
-    assert found["verdict"] == ("above" if gain > limit else "within")
+    assert page["comparison"]["change"] == pytest.approx(after / before - 1)
     assert main([*DIFF, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["comparison"] is None
 
 
-def test_a_diff_by_a_cost_that_nobody_held_against_anything_says_so(here, capsys):
-    on_gpus = dataclasses.replace(TASK, topology=Topology(2, 2**20, device="a100"))
-    (here / "task.json").write_text(on_gpus.to_json())
-    for name, devices in (("a", [0, 1] * 20), ("b", [0] * 40)):
-        (here / f"{name}.json").write_text(ShardingPlan.table_wise(on_gpus, devices).to_json())
-    assert main([*DIFF, "--cost", "roofline"]) == 0
-    said = "cannot be judged: the error of 'roofline' for such plans is not known."
-    assert said in " ".join(capsys.readouterr().out.split())
-
-
-def test_shards_are_in_the_document(capsys):
-    main([*SHOW, "--json"])
-    first, *rest = json.loads(capsys.readouterr().out)["shards"]
-    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "devices": [0], "bytes": 160}
-    assert len(rest) == 39
+def test_a_diff_says_what_moves(capsys):
+    assert main(DIFF) == 0
+    assert "from A to B: 6400 bytes move: 6.2 KiB inside of fast domains; at least " in capsys.readouterr().out
+    assert main([*DIFF[:4], "a.json", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert (page["moved_bytes"], page["transfer_ms"]) == ({"intra": 0, "inter": 0, "host": 0}, 0.0)
 
 
 def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):
@@ -98,3 +81,5 @@ def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):
     (here / "a.csv").write_text("table,devices\n" + "".join(f"t{n:02},0\n" for n in range(40)))
     assert main(["plan", "show", "task.json", "a.csv", "--csv"]) == 1
     assert capsys.readouterr().out.count("\n") == 41
+    assert main(["plan", "show", "task.json", "a.csv", "--csv", "--json"]) == 2
+    assert "--csv goes without --cost and --json" in capsys.readouterr().err

@@ -36,10 +36,7 @@ def here(tmp_path, monkeypatch):
         ("plan.json", f"\ufeff{json.dumps(MAPPING)}"),
         ("plan.csv", "table,devices\nt0,0\nt1,0\nt2,1\nt3,1\n"),
         ("plan.CSV", "\ufeffdevices, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
-        (
-            "plan.csv",
-            f"table,devices,{BOUNDS}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n",
-        ),
+        ("plan.csv", f"table,devices,{BOUNDS}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n"),
         ("plan.csv", plan_to_csv(TASK, HALVES)),
     ],
 )
@@ -53,15 +50,10 @@ def test_cut_tables_come_back_from_csv(here):
     assert read_plan("plan.csv", TASK) == CUT
 
 
-def test_a_table_may_be_called_like_a_field_of_a_plan(here):
-    (here / "plan.json").write_text('{"schema": 0}')
-    with pytest.raises(InputError, match="'schema' is no table of the task given"):
-        read_plan("plan.json", TASK)
-
-
 BAD = [
     ("plan.json", '{"shards": []}', f'task_hash is missing, .*; if that is the task given, add "task_hash": "{HASH}"'),
     ("plan.json", HALVES.to_json().replace(HASH, "0" * 64), "plan is for task 000000000000, the task given is .*: g"),
+    ("plan.json", '{"schema": 0}', "'schema' is no table of the task given"),
     ("plan.json", "[]", 'expected a plan, or {"TABLE": DEVICE, ...} for every table, got'),
     ("plan.json", "{}", "expected a plan, or"),
     ("plan.json", TASK.to_json(), "schema: Input should be 'shardgym.plan/2', got 'shardgym.task/1'"),
@@ -86,12 +78,3 @@ def test_a_file_that_is_no_plan_for_the_task_is_refused(here, capsys, name, text
         read_plan(name, TASK)
     assert main(["plan", "show", "task.json", name]) == 2
     assert capsys.readouterr().err.startswith(f"shardgym: error: {name}")
-
-
-def test_commands_read_them_all(here, capsys):
-    (here / "now.csv").write_text("table,devices\nt0,0\nt1,0\nt2,0\nt3,1\n")
-    (here / "next.json").write_text(json.dumps(MAPPING))
-    assert main(["plan", "show", "task.json", "now.csv"]) == 0
-    assert main(["plan", "diff", "task.json", "now.csv", "next.json"]) == 0
-    assert main(["measure", "task.json", "now.csv", "next.json", "--cost", "roofline"]) == 0
-    assert "moved 't2': device 0" in capsys.readouterr().out

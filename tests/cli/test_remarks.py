@@ -1,4 +1,4 @@
-"""What solvers log while people wait is shown on standard error, and not with --json."""
+"""What solvers log and tell of while people wait is shown on standard error, and not with --json."""
 
 from __future__ import annotations
 
@@ -6,16 +6,39 @@ import json
 import logging
 
 import pytest
-from evaluation_toys import toy_tasks
+from evaluation_toys import Halves, toy_tasks
 
 from shardgym.cli import main
+from shardgym.cli import solve as solve_module
 
-SOLVER = "remarks_toys:Slow"
+
+class Slow(Halves):
+    """Logs that something takes long, and something for its author."""
+
+    def solve(self, task, cost, seed=0):
+        logger = logging.getLogger("shardgym.solvers.slow")
+        logger.info("training first")
+        logger.debug("a figure for the author")
+        return super().solve(task, cost, seed)
+
+
+class Tells(Halves):
+    """Tells of a plan twice."""
+
+    def solve(self, task, cost, seed=0, *, observer=None):
+        plan = super().solve(task, cost, seed)
+        for cost_ms in (3.0, 2.0):
+            observer(plan, cost_ms)
+        return plan
+
+
+SOLVE = ["solve", "task.json", "-o", "plan.json", "--solver"]
 COMMANDS = {
-    "solve": ["solve", "task.json", "--solver", SOLVER, "-o", "plan.json"],
-    "run": ["run", "--suite", "toys.json", "--cost", "roofline", "--oracle", "roofline", "--solver", SOLVER],
-    "check-solver": ["check-solver", SOLVER],
-}
+    "solve": [*SOLVE, "test_remarks:Slow"],
+    "run": ["run", "--suite", "toys.json", "--cost", "roofline", "--oracle", "roofline", "--solver",
+            "test_remarks:Slow"],
+    "check-solver": ["check-solver", "test_remarks:Slow"],
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -26,24 +49,24 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_takes_long_is_said_on_standard_error(capsys, command):
+def test_what_takes_long_is_said_on_standard_error_and_not_with_json(capsys, command):
+    logger = logging.getLogger("shardgym")
+    before = logger.level, list(logger.handlers)
     main(COMMANDS[command])
     captured = capsys.readouterr()
     assert "shardgym: training first\n" in captured.err
     assert "training first" not in captured.out
     assert "for the author" not in captured.err
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_said_with_json(capsys, command):
-    main([*COMMANDS[command], "--json"])
+    main([*COMMANDS[command], *(["--force"] if command == "solve" else []), "--json"])
     captured = capsys.readouterr()
     assert "training first" not in captured.err
     json.loads(captured.out)
-
-
-def test_a_command_leaves_logging_as_it_was():
-    logger = logging.getLogger("shardgym")
-    before = logger.level, list(logger.handlers)
-    main(COMMANDS["solve"])
     assert (logger.level, logger.handlers) == before
+
+
+@pytest.mark.parametrize(("pause_s", "more", "logged"), [(0.0, [], [3.0, 2.0]), (60.0, [], []), (0.0, ["--json"], [])])
+def test_better_plans_are_logged_now_and_then_and_not_with_json(monkeypatch, capsys, pause_s, more, logged):
+    monkeypatch.setattr(solve_module, "PAUSE_S", pause_s)
+    assert main([*SOLVE, "test_remarks:Tells", *more]) == 0
+    lines = [f"shardgym: solving for 0 s, best so far {ms:.3f} ms per step" for ms in logged]
+    assert capsys.readouterr().err.splitlines() == lines

@@ -7,7 +7,7 @@ import json
 import pytest
 from evaluation_toys import Halves, toy_tasks
 
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym import Shard, ShardingPlan
 from shardgym.cli import main
 
 TASK = toy_tasks(1)[0]
@@ -39,21 +39,28 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("solver", ["Keeps", "TakesAnything"])
-def test_the_solver_gets_the_plan(solver):
-    assert main([*SOLVE, f"test_solve:{solver}", "--initial-plan", "now.csv"]) == 0
+def test_the_solver_gets_the_plan_and_what_moves_is_said(capsys, solver):
+    command = [*SOLVE, f"test_solve:{solver}", "--initial-plan", "now.csv"]
+    assert main(command) == 0
+    assert "nothing moves" in capsys.readouterr().out
     assert ShardingPlan.load("plan.json") == ShardingPlan.table_wise(TASK, [1, 0, 1, 0])
+    assert main([*command, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["moved"] == {"intra": 0, "inter": 0, "host": 0}
 
 
-def test_a_solver_that_would_not_look_at_it_is_refused(here, capsys):
-    assert main([*SOLVE, "size_greedy", "--initial-plan", "now.csv"]) == 2
-    assert "--initial-plan: solver 'size_greedy' starts from no plan: leave it out, or" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("solver", "devices", "message"),
+    [
+        ("size_greedy", [0, 0, 1, 1], "solver 'size_greedy' starts from no plan: leave it out, or"),
+        ("neuroshard", [0, 0, 0, 0], "now.csv: expected a feasible plan, but device 0 holds 640"),
+    ],
+)
+def test_a_plan_that_nothing_starts_from_is_refused(here, capsys, solver, devices, message):
+    lines = ["table,devices", *(f"t{n},{device}" for n, device in enumerate(devices))]
+    (here / "now.csv").write_text("\n".join(lines))
+    assert main([*SOLVE, solver, "--initial-plan", "now.csv"]) == 2
+    assert f"--initial-plan: {message}".replace(": now.csv", " now.csv") in capsys.readouterr().err
     assert not (here / "plan.json").exists()
-
-
-def test_a_plan_that_does_not_fit_is_refused(here, capsys):
-    (here / "now.csv").write_text("table,devices\nt0,0\nt1,0\nt2,0\nt3,0\n")
-    assert main([*SOLVE, "neuroshard", "--initial-plan", "now.csv"]) == 2
-    assert "--initial-plan now.csv: expected a feasible plan, but device 0 holds 640" in capsys.readouterr().err
 
 
 class Improves:
@@ -68,11 +75,11 @@ class Improves:
 class TellsNothing:
     """Is interrupted before it has a plan."""
 
-    def solve(self, task, cost, seed=0, observer=None):
+    def solve(self, task, cost, seed=0):
         raise KeyboardInterrupt
 
 
-class Overfills(Improves):
+class Overfills:
     """Tells of a plan that no task allows: its columns are missing."""
 
     def solve(self, task, cost, seed=0, observer=None):
@@ -80,53 +87,25 @@ class Overfills(Improves):
         raise KeyboardInterrupt
 
 
-def solve_by(solver: str, *more: str) -> int:
-    return main(["solve", "task.json", "--solver", solver, "-o", "plan.json", *more])
-
-
 def solve(solver: str, *more: str) -> int:
-    return solve_by(f"test_solve:{solver}", *more)
+    return main([*SOLVE, f"test_solve:{solver}", *more])
 
 
-def test_the_best_plan_so_far_is_written(here, capsys):
+def test_ctrl_c_leaves_the_best_plan_so_far(here, capsys):
     assert solve("Improves") == 1
-    task = ShardingTask.load("task.json")
-    assert ShardingPlan.load("plan.json") == ShardingPlan.table_wise(task, [0, 0, 1, 1])
+    assert ShardingPlan.load("plan.json") == ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
     printed = capsys.readouterr()
     assert printed.err == "interrupted: this is the best plan so far\n"
     assert "plan.json: " in printed.out
-
-
-def test_without_any_plan_it_is_interrupted_as_ever(here, capsys):
-    assert solve("TellsNothing") == 130
-    assert capsys.readouterr().err == "shardgym: error: interrupted\n"
-    assert not (here / "plan.json").exists()
-
-
-def test_a_plan_that_is_not_feasible_is_not_written(here):
-    assert solve("Overfills") == 1
-    assert not (here / "plan.json").exists()
-
-
-def test_neuroshard_tells_of_its_plans(here, monkeypatch):
-    """Six steps place the uncut tables; the interrupt comes in the next level."""
-    checks = iter(range(100))
-
-    def check(self):
-        if next(checks) == 7:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("shardgym.evaluation.incumbent.Budget.check", check)
-    tables = tuple(EmbeddingTable(f"t{n}", 1000, 64, pooling_factor=1.0 + n) for n in range(6))
-    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=64)
-    (here / "task.json").write_text(task.to_json())
-    assert solve_by("neuroshard") == 1
-    ShardingPlan.load("plan.json").validate(task)
-
-
-def test_the_document_is_printed_too(here, capsys):
-    assert solve("Improves", "--json") == 1
+    assert solve("Improves", "--force", "--json") == 1
     assert json.loads(capsys.readouterr().out)["plan"] == "plan.json"
+
+
+def test_without_a_feasible_plan_nothing_is_written(here, capsys):
+    assert solve("Overfills") == 1
+    assert solve("TellsNothing") == 130
+    assert capsys.readouterr().err.endswith("shardgym: error: interrupted\n")
+    assert not (here / "plan.json").exists()
 
 
 class Tiers:
@@ -141,23 +120,18 @@ class Tiers:
         return ShardingPlan.of(task, [popular, Shard(first.name, (2, first.num_embeddings), (0, 4), 0), *tables])
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_plan_that_the_oracle_does_not_price_is_written_and_the_reason_told(here, capsys, more):
-    assert solve("Tiers", *more) == 1
-    assert ShardingPlan.load("plan.json").has_replicas
-    printed = capsys.readouterr()
-    told = printed.err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith(
-        "shardgym: roofline does not price the plan, which is in plan.json: table 't0' is in tiers"
-    )
-    assert told[0].endswith("; give --oracle replay,ids=expected")
-    assert "inf" not in printed.out
-    assert more or "without a cost" in printed.out
-
-
-def test_an_oracle_that_prices_it_gives_no_such_reason(here, capsys):
-    assert solve("Tiers", "--oracle", "replay,ids=expected") == 0
+def test_a_plan_that_the_oracle_does_not_price_is_written_and_the_reason_told(capsys):
+    for more in ([], ["--force", "--json"]):
+        assert solve("Tiers", *more) == 1
+        assert ShardingPlan.load("plan.json").has_replicas
+        printed = capsys.readouterr()
+        (told,) = printed.err.splitlines()
+        said = "shardgym: roofline does not price the plan, which is in plan.json: table 't0' is in tiers"
+        assert told.startswith(said)
+        assert told.endswith("; give --oracle replay,ids=expected")
+        assert "inf" not in printed.out
+        assert more or "without a cost" in printed.out
+    assert solve("Tiers", "--force", "--oracle", "replay,ids=expected") == 0
     printed = capsys.readouterr()
     assert "ms per step by replay" in printed.out
     assert "price" not in printed.err

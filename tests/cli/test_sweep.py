@@ -53,14 +53,6 @@ def test_every_machine_has_a_record_and_is_described(here, capsys):
         assert one["price_per_billion_samples"] == pytest.approx(2 * 3 / 3600 * 1e9 / one["samples_per_s"])
 
 
-def test_a_table_is_printed(capsys):
-    assert main(SMALL) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("GPU      devices    batch    embeddings    left on the fullest  bound by")
-    assert "note: gpu was held against published kernels of v100, a100, h100: of b200 there were none" in said.out
-    assert said.out.endswith("records: out/records.jsonl\n")
-
-
 def test_a_broken_off_sweep_goes_on_where_it_was(here):
     arguments = [*SWEEP, "test_sweep:Counting", "--gpus", "h100", "--devices", "1:4"]
     assert main(arguments) == 0
@@ -74,7 +66,11 @@ def test_a_broken_off_sweep_goes_on_where_it_was(here):
 def test_a_machine_that_is_too_small_is_an_outcome(capsys):
     memory = ["--memory-gib", "h100=0.0001"]
     assert main([*SMALL, *memory]) == 0
-    assert "2 x h100: the tables take 320000 bytes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("GPU      devices    batch    embeddings    left on the fullest  bound by")
+    assert "2 x h100: the tables take 320000 bytes" in out
+    assert "note: gpu was held against published kernels of v100, a100, h100: of b200 there were none" in out
+    assert out.endswith("records: out/records.jsonl\n")
     assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *memory, "--out", "other"]) == 1
 
 
@@ -109,19 +105,13 @@ def model():
     [
         (["--gpus", "h100,b20"], "unknown GPU 'b20': known: rtx-2080-ti, a10, v100, a100-40, a100, h100, h100-pcie, "
          "h200, b200, b300, gb200, gb300, l40s"),
-        (["--gpus", "mi300x"], "unknown GPU 'mi300x': known: rtx-2080-ti, "),
         (["--devices", "8:4"], "--devices 8:4: expected FIRST:LAST with FIRST <= LAST <= 65536"),
         (["--devices", "0"], "expected a whole number of at least 1, got '0'"),
-        (["--devices", "1:99999"], "--devices 1:99999: expected FIRST:LAST"),
-        (["--devices", "few"], "expected a whole number of at least 1, got 'few'"),
         (["--price", "2"], "--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all"),
         (["--dense-ms", "b200=1"], "unknown GPU of --dense-ms 'b200': known: h100"),
         (["--gpus", "h100,b200", "--dense-ms", "h100=1"], "--dense-ms: nothing is said of b200: give b200=VALUE, too"),
         (["--dense-ms", "1", "--dense-ms", "h100=1"], "--dense-ms 1: expected one number for all, or NAME=NUMBER"),
-        (["--dense-ms", "-1"], "expected a finite number above 0, got '-1'"),
-        (["--memory-gib", "lots"], "expected a finite number above 0, got 'lots'"),
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),
-        (["--solver", "lptt"], "unknown solver 'lptt': did you mean lpt"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, arguments, message):
@@ -135,8 +125,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, arguments, m
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.csv", "cannot read nowhere.csv: there is no such file"),
-        ("quick-v1", "'quick-v1' names no task: expected a task file, or quick-v1/INDEX"),
         ("nothing", "unknown pool 'nothing'"),
         ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),
     ],

@@ -24,19 +24,14 @@ def solve(output, solver="dim_greedy", *more):
     return main(["solve", "task.json", "--solver", solver, "-o", output, *more])
 
 
-def test_solve_writes_a_plan_that_is_valid(capsys):
-    assert solve("plan.json") == 0
-    ShardingPlan.load("plan.json").validate(ShardingTask.load("task.json"))
-    assert capsys.readouterr().out.startswith("plan.json: 4 shards on 2 devices in ")
-
-
-def test_solve_does_not_overwrite_without_force(here, capsys):
+def test_solve_writes_a_valid_plan_and_overwrites_with_force_alone(here, capsys):
     (here / "plan.json").write_text("precious")
     assert solve("plan.json") == 2
     assert "plan.json exists: give another name, or --force" in capsys.readouterr().err
     assert (here / "plan.json").read_text() == "precious"
     assert solve("plan.json", "dim_greedy", "--force") == 0
-    ShardingPlan.load("plan.json")
+    ShardingPlan.load("plan.json").validate(ShardingTask.load("task.json"))
+    assert capsys.readouterr().out.startswith("plan.json: 4 shards on 2 devices in ")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,6 @@ def test_no_feasible_plan_is_exit_code_1_and_no_file(here, capsys, solver, messa
 def test_tasks_of_suites_are_named_by_suite_and_index(capsys):
     assert main(["solve", "quick-v1/3", "--solver", "dim_greedy", "-o", "plan.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["oracle_cost"]["cost"] == "roofline"
-    assert main(["plan", "show", "quick-v1/3", "plan.json"]) == 0
     assert main(["plan", "show", "quick-v1/10", "plan.json"]) == 2
     assert "suite 'quick-v1' has tasks 0 to 9, not 10" in capsys.readouterr().err
 
@@ -88,8 +82,6 @@ def test_plan_show_of_an_infeasible_plan_is_exit_code_1(here, capsys):
     assert main(["plan", "show", "task.json", "plan.json", "--cost", "roofline"]) == 1
     said = "cost: none by roofline, because of the following\nproblem: device 0 holds 640 bytes"
     assert said in capsys.readouterr().out
-    assert main(["plan", "show", "task.json", "plan.json"]) == 1
-    assert "cost: " not in capsys.readouterr().out
     assert main(["plan", "show", "task.json", "plan.json", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert [device["used_bytes"] for device in data["devices"]] == [640, 0]
@@ -114,12 +106,6 @@ def test_plan_show_says_what_a_step_has_in_memory(here, capsys):
     assert main(["plan", "show", "step.json", "plan.json"]) == 0
     header = next(line for line in capsys.readouterr().out.splitlines() if "device" in line and "memory" in line)
     assert header.split()[2:8] == ["weights", "optimizer", "in", "flight", "reserved", "memory"]
-
-
-def test_device_is_refused_by_a_cost_that_does_not_measure(capsys):
-    solve("plan.json")
-    assert main(["measure", "task.json", "plan.json", "--cost", "roofline", "--device", "cpu"]) == 2
-    assert "cost 'roofline' has no setting" in capsys.readouterr().err
 
 
 @pytest.mark.measured
@@ -147,7 +133,7 @@ def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, cod
     assert data["cores"] >= 1
 
 
-def test_topologies_are_listed_with_default_links_where_they_name_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topologies_are_listed_with_default_links_where_they_name_none(capsys):
     assert main(["list", "topologies", "--json"]) == 0
     links = {row["topology"]: row["links"] for row in json.loads(capsys.readouterr().out)}
     assert (links["cpu"], links["dgx-h100"]) == ("ethernet", "nvlink4+ndr")

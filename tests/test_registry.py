@@ -13,13 +13,22 @@ from shardgym.registry import registered
 
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
+    """A module of one's own in the current folder, not installed."""
     (tmp_path / "own_solvers.py").write_text(
+        "from abc import ABC, abstractmethod\n"
         "from shardgym import ShardingPlan\n"
         "class First:\n"
         "    def __init__(self, device=0): self.device = device\n"
         "    def solve(self, task, cost, seed=0):\n"
         "        return ShardingPlan.table_wise(task, [self.device] * task.num_tables)\n"
         "class NoSolver: pass\n"
+        "class Abstract(ABC):\n"
+        "    @abstractmethod\n"
+        "    def solve(self, task, cost, seed=0): ...\n"
+        "class Needs:\n"
+        "    def __init__(self, steps): ...\n"
+        "def function(task, cost, seed=0): ...\n"
+        "made = Needs(3)\n"
     )
     (tmp_path / "broken_module.py").write_text("import does_not_exist\n")
     monkeypatch.chdir(tmp_path)
@@ -47,6 +56,10 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
         ("own_solvers:Frist", r"module 'own_solvers' has no 'Frist': did you mean First\?"),
         ("broken_module:First", "cannot import 'broken_module': ModuleNotFoundError: No module named 'does_not_exist'"),
         ("own_solvers:NoSolver", r"has no method solve\(task, cost, seed\)"),
+        ("own_solvers:Abstract", "cannot be made with settings {}: Can't instantiate abstract class Abstract"),
+        ("own_solvers:function", "solver 'own_solvers:function' is <function function .*: expected a class"),
+        ("own_solvers:made", "solver 'own_solvers:made' is <own_solvers.Needs .*: expected a class"),
+        ("own_solvers:Needs", "solver 'own_solvers:Needs' cannot be made with settings {}: .*missing 1 .*'steps'"),
     ],
 )
 def test_a_name_that_is_no_solver_is_answered_in_one_line(own_module, name: str, message: str):
@@ -59,30 +72,3 @@ def test_settings_that_a_class_does_not_take_are_refused(own_module):
         make_solver("own_solvers:First", devices=1)
     with pytest.raises(InputError, match="unknown cost 'rofline': did you mean roofline"):
         make_cost("rofline")
-
-
-@pytest.mark.parametrize(
-    ("attribute", "message"),
-    [
-        ("Abstract", "cannot be made with settings {}: Can't instantiate abstract class Abstract"),
-        ("function", "solver 'odd_solvers:function' is <function function .*: expected a class"),
-        ("made", "solver 'odd_solvers:made' is <odd_solvers.Needs .*: expected a class"),
-        ("Needs", "solver 'odd_solvers:Needs' cannot be made with settings {}: .*missing 1 required .*'steps'"),
-    ],
-)
-def test_what_is_no_class_of_solvers_is_called_by_what_it_is(tmp_path, monkeypatch, attribute, message):
-    (tmp_path / "odd_solvers.py").write_text(
-        "from abc import ABC, abstractmethod\n"
-        "class Abstract(ABC):\n"
-        "    @abstractmethod\n"
-        "    def solve(self, task, cost, seed=0): ...\n"
-        "class Needs:\n"
-        "    def __init__(self, steps): ...\n"
-        "    def solve(self, task, cost, seed=0): ...\n"
-        "def function(task, cost, seed=0): ...\n"
-        "made = Needs(3)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
-        make_solver(f"odd_solvers:{attribute}")
-    sys.modules.pop("odd_solvers")

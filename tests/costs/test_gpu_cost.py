@@ -289,13 +289,6 @@ def test_a_cost_says_when_nothing_published_is_near(hardware, options, noted):
     assert all(text in note for text, note in zip(noted, notes, strict=True))
 
 
-def test_every_card_has_a_source_and_plausible_figures():
-    for name, found in CARDS.items():
-        assert len(found.source) > 40, name
-        assert 3e11 < found.memory_bandwidth < found.nvlink * 60, name
-        assert 1e11 < found.sm_clocks < 4e11, name
-
-
 @pytest.mark.parametrize("hardware", [None, "h100"])
 def test_row_shards_and_replicas_take_what_their_collectives_do(hardware):
     """On two nodes by the links of the data sheet, whether the card or the task's topology names them."""

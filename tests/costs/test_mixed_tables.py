@@ -40,16 +40,6 @@ def test_a_table_says_what_differs_from_its_task() -> None:
     assert sizes.tolist() == [100_000 * (64 * 2 + 4), 100_000 * (8 * 2 + 4), 50_000 * (32 * 4 + 4), 0]
 
 
-def test_what_a_table_does_not_say_is_no_part_of_its_identity() -> None:
-    said = {"precision", "optimizer", "num_features", "weighted", "pooling"}
-    assert not said & TABLE.identity().keys()
-    assert said == dataclasses.replace(
-        TABLE, precision="fp32", optimizer="adam", num_features=2, weighted=True, pooling="mean"
-    ).identity().keys() - TABLE.identity().keys()  # fmt: skip
-    with pytest.raises(InputError, match="num_features: Input should be greater than or equal to 1"):
-        EmbeddingTable("a", 10, 4, num_features=0)
-
-
 @pytest.mark.parametrize(("name", "settings"), MODELLED)
 def test_modelled_costs_price_what_tables_say(name: str, settings: dict[str, Any]) -> None:
     cost = make_cost(name, **settings)

@@ -88,13 +88,6 @@ def test_keys_have_a_first_row_only_where_it_makes_a_difference():
     assert {key.first_row for key in plan_keys(skewed, columns)} == {0}
 
 
-def test_additive_costs_number_ranges_apart_only_where_they_differ():
-    for ids, count in ((ZipfIds(s=1.1), 1), (BY_FREQUENCY, 4)):
-        task = task_of(ids)
-        numbers = make_cost("roofline").additive().encode(task, by_rows(task).shards)
-        assert len(set(numbers.tolist())) == count
-
-
 def test_the_simulator_follows_lookups_and_says_what_it_does_not_know():
     topology = Topology(num_devices=4, memory_bytes=2**30)
     known = dataclasses.replace(task_of(NINE_TENTHS, device="cpu-core"), topology=topology)

@@ -16,8 +16,10 @@ from shardgym import (
     load_suite,
     make_cost,
 )
+from shardgym.costs.torchrec_rating import PlannerConstants
 
 EXACT = 1e-9
+#: Random plans of all kinds of random tasks, and what TorchRec's estimators said of them, in ms.
 STORED = json.loads((Path(__file__).parent / "golden_torchrec_ratings.json").read_text(encoding="utf-8"))
 
 #: Round numbers: 1,000 bytes take 1 ms.
@@ -37,6 +39,18 @@ def test_it_is_what_torchrec_said(stored):
     [found] = make_cost("torchrec_rating", **stored["constants"]).evaluate(task, [plan])
     np.testing.assert_allclose(found.per_device, stored["per_device"], rtol=EXACT)
     assert found.total_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
+
+
+@pytest.mark.torchrec
+def test_torchrec_says_today_what_is_stored():
+    pytest.importorskip("torchrec", reason="needs TorchRec")
+    from baselines.torchrec.planner import estimate
+
+    for stored in STORED:
+        task, plan = ShardingTask.from_dict(stored["task"]), ShardingPlan.from_dict(stored["plan"])
+        per_device, rating_ms = estimate(task, plan, PlannerConstants(**stored["constants"]))
+        np.testing.assert_allclose(per_device, stored["per_device"], rtol=EXACT)
+        assert rating_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
 
 
 def test_a_whole_table_by_hand():

@@ -77,7 +77,7 @@ ROOT = LazyGroup(
         "solve": ("solve:solve", "Make one plan for one task and write it to a file."),
         "plan": (":PLAN", "Show, compare, export and import plans."),
         "measure": ("plans:measure", "Measure what plans for one task cost."),
-        "verify": ("records:verify", "Score stored plans again and compare with their records."),
+        "verify": ("run:verify", "Score stored plans again and compare with their records."),
         "leaderboard": ("run:leaderboard", "Print ranked tables from stored records."),
         "sweep": ("sweep:sweep_machines", "Plan a model for other GPUs and numbers of them."),
         "import-tables": ("tables:import_tables", "Make a task of your own tables, or of a log of their ids."),

@@ -1,4 +1,4 @@
-"""run, leaderboard: solvers on a suite, their plans scored, and what came of it as tables and pages."""
+"""run, leaderboard, verify: solvers on a suite, what came of it as tables and pages, and stored plans scored again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from shardgym.cli.common import (
 from shardgym.engines import make_engine
 from shardgym.errors import InputError
 from shardgym.evaluation import Resume, SolverSpec, evaluate
+from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
+from shardgym.evaluation.verify import RULE
 from shardgym.files import write_whole
 from shardgym.leaderboard import BASE, load_boards, rank, render
 from shardgym.leaderboard.page import render_page
@@ -243,3 +245,27 @@ def leaderboard(
         write_whole(out, text)
         print(out)
     return 0
+
+
+@click.command("verify", cls=Command, epilog=RULE)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--cost", "costs", multiple=True, metavar="MODULE:CLASS", help="Your judge that records may name; repeatable."
+)
+@json_option
+def verify(paths: tuple[str, ...], costs: tuple[str, ...], as_json: bool) -> int:
+    """Score stored plans again and compare with their records.
+
+    PATH is a folder of runs, or a records file.
+
+    Printed are the records that disagree, counts of every file, and the verdict. Only data are read: a judge that does
+    not come with shardgym is imported where --cost names it. Exit code 1 when any record disagrees or is damaged, or
+    when nothing could be verified.
+    """
+    with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+        report = verify_records(paths, costs=costs, progress=not as_json)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print("\n".join(report.lines()))
+    return 0 if report.ok else 1

@@ -16,7 +16,7 @@ from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.tables.row_access import access_share
-from shardgym.tables.streams.recorded import recorded_bags
+from shardgym.tables.streams.stream import recorded_bags
 from shardgym.tables.table import EmbeddingTable, RecordedIds
 
 #: Bytes of an id, of the length of a bag, and of the weight of an id.

@@ -22,7 +22,7 @@ from shardgym import (
 )
 from shardgym.tables.bags import ReuseCounts
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.streams.recorded import DATA_VARIABLE
+from shardgym.tables.streams.stream import DATA_VARIABLE
 
 RNG = np.random.default_rng(5)
 #: Ids of 64 samples: one each of 32 bits, and lists of rows.

@@ -10,8 +10,8 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.bags import ReuseCounts
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.repeats import mean_run_length
 from shardgym.tables.row_access import distinct_rows
+from shardgym.tables.streams.statistics import mean_run_length
 from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology

@@ -10,10 +10,9 @@ import pytest
 from shardgym import DrawnStream, EmbeddingTable, InputError, MissingDependencyError, UniformIds, ZipfIds
 from shardgym.tables.bags import Bags, ReuseCounts
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.repeats import mean_run_length
 from shardgym.tables.row_access import access_share
 from shardgym.tables.streams.frequencies import CountedRows, SketchedRows
-from shardgym.tables.streams.statistics import FeatureStatistics
+from shardgym.tables.streams.statistics import FeatureStatistics, mean_run_length
 from shardgym.tables.tables_of_streams import fit_ids
 
 RNG = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, NoFeasible
 from shardgym.plans.feasibility import check_possible, plan_problems
 from shardgym.tables.bags import Bags
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.streams.recorded import DATA_VARIABLE
 from shardgym.tables.streams.statistics import Checksum
+from shardgym.tables.streams.stream import DATA_VARIABLE
 from shardgym.tasks.step_memory import shard_lookups
 
 PLAIN = StepMemory(

@@ -9,13 +9,17 @@ import numpy as np
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.tables.bags import Bags, ReuseCounts
-from shardgym.tables.repeats import mean_run_length
 from shardgym.tables.row_ranges import RANGES, RangeCounts, count_in_ranges, range_bounds
 from shardgym.tables.streams.frequencies import MOST_COUNTED_ROWS, CountedRows, SketchedRows
 from shardgym.tables.table import Lengths
 
 #: Batches, from the first one on, whose runs are looked at.
 _RUN_BATCHES = 8
+
+#: Parts of a batch, of neighbouring samples, whose distinct rows are counted.
+_PARTS = 8
+#: Runs that are shorter are those of samples in any order.
+_SHORTEST = 1.05
 
 
 class Checksum:
@@ -129,3 +133,29 @@ class FeatureStatistics:
         if self._checksum is None:
             raise InputError("the ids were counted without a checksum: give checksum=True")
         return self._checksum.hexdigest()
+
+
+def mean_run_length(indices: Ints, lengths: Ints) -> float:
+    """Return the run length with which parts of a batch are expected to touch as many rows as they do.
+
+    See `EmbeddingTable.run_length`. It is 1 for samples in any order.
+
+    Args:
+        indices: ids of a batch, shape (N,).
+        lengths: bag sizes, shape (samples,).
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    cuts = ends[np.arange(_PARTS + 1) * len(lengths) // _PARTS]
+    found = sum(len(np.unique(indices[cuts[n] : cuts[n + 1]])) for n in range(_PARTS)) / _PARTS
+    accesses, rows = np.unique(np.unique(indices, return_counts=True)[1], return_counts=True)
+
+    def touched(run_length: float) -> float:
+        return float(rows @ (1 - (1 - 1 / _PARTS) ** np.maximum(accesses / run_length, 1.0)))
+
+    low, high = 1.0, float(accesses.max(initial=1))
+    if touched(low) <= found:
+        return 1.0
+    while high - low > 1e-3 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if touched(middle) > found else (low, middle)
+    return round(low, 2) if low >= _SHORTEST else 1.0

@@ -14,9 +14,19 @@ from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValuePar
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, topology
 
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    NoFeasiblePlanError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+    make_solver,
+)
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
-from shardgym.torchrec.following import Rule, follow
+from shardgym.torchrec.following import RUN_BY_TORCHREC, Rule, follow
 
 pytestmark = MARKS
 
@@ -97,12 +107,9 @@ def test_each_field_of_constraints_is_followed_or_named(
         assert strict.plan(Toy())
 
 
-def test_all_fields_of_constraints_are_tried_above() -> None:
+def test_a_field_of_a_later_torchrec_is_named(caplog: pytest.LogCaptureFixture) -> None:
     (marker,) = (m for m in test_each_field_of_constraints_is_followed_or_named.pytestmark if m.name == "parametrize")
     assert {field for field, *_ in marker.args[1]} == {field.name for field in dataclasses.fields(ParameterConstraints)}
-
-
-def test_a_field_of_a_later_torchrec_is_named(caplog: pytest.LogCaptureFixture) -> None:
     later = dataclasses.make_dataclass("Later", [("color", str, "red")], bases=(ParameterConstraints,))
     planner("lpt", constraints={"users.id": later()}).plan(Toy())
     assert caplog.messages == ["color of 'users.id' is not followed: ShardGym does not know this field"]
@@ -273,22 +280,11 @@ def topology_with_memory(*memory_bytes: int) -> Topology:
     return Topology(len(memory_bytes), memory_bytes=memory_bytes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "devices", "domain"),
-    [
-        ("table_wise", 2, 2),
-        ("column_wise", 2, 2),
-        ("row_wise", 2, 2),
-        ("data_parallel", 2, 2),
-        ("table_row_wise", 4, 2),
-        ("table_column_wise", 4, 2),
-        ("grid_shard", 4, 2),
-    ],
-)
-def test_all_kinds_can_be_asked_for(kind: Any, devices: int, domain: int) -> None:
+@pytest.mark.parametrize("kind", sorted(RUN_BY_TORCHREC))
+def test_all_kinds_can_be_asked_for(kind: Any) -> None:
     """Of a table that a solver placed whole, or cut in another way."""
     tables = (EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 1000, 16, 5.0))
-    task = ShardingTask(tables, Topology(devices, memory_bytes=2**20, fast_domain_size=domain), 64)
+    task = ShardingTask(tables, HOSTS, 64)
     cost = make_cost("roofline")
     start = ShardingPlan.table_wise(task, [0, 1])
     other = {"table_wise": "row_wise"}.get(kind, "table_wise")
@@ -320,3 +316,41 @@ def test_an_unknown_sharding_type_is_refused() -> None:
     asked = {"users.id": ParameterConstraints(sharding_types=["rowwise"])}
     with pytest.raises(InputError, match=r"sharding type of table 'users.id' 'rowwise': did you mean row_wise"):
         planner(constraints=asked).plan(Toy())
+
+
+GPUS = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_memory_bytes=2**20)
+
+
+@pytest.mark.parametrize("params", [None, CacheParams(load_factor=0.5, reserved_memory=1.0)])
+def test_the_planner_obeys_kernels(params: CacheParams | None, caplog: pytest.LogCaptureFixture) -> None:
+    asked = {
+        "users.id": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=params),
+        "users.country": ParameterConstraints(compute_kernels=["fused_uvm"], sharding_types=["column_wise"]),
+        "towers.items.id": ParameterConstraints(compute_kernels=["fused", "fused_uvm"], sharding_types=["table_wise"]),
+    }
+    planner = ShardGymPlanner(GPUS, 16, asked, PlannerSettings("lpt", strict=True))
+    found = planner.plan(Toy()).plan
+    assert found["users"]["id"].compute_kernel == "fused_uvm_caching"
+    expected = CacheParams(load_factor=0.2) if params is None else params
+    assert found["users"]["id"].cache_params == expected
+    assert found["users"]["country"].compute_kernel == "fused_uvm"
+    assert found["towers.items"]["id"].compute_kernel == "fused"
+    assert planner.last is not None
+    assert planner.last.cost.feasible
+    assert caplog.messages == []
+
+
+def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for() -> None:
+    small = dataclasses.replace(GPUS, memory_bytes=(1000,) * 4)
+    names = "users.id", "users.country", "towers.items.id"
+    with pytest.raises(NoFeasiblePlanError):
+        ShardGymPlanner(dataclasses.replace(small, host_memory_bytes=0), 16).plan(Toy())
+    # Nobody said which tables: the solver, which could give parts of a table different kernels, gives each one.
+    planner = ShardGymPlanner(small, 16, settings=PlannerSettings("neuroshard_plus", strict=True))
+    found = planner.plan(Toy()).plan
+    assert "fused_uvm" in {of.compute_kernel[:9] for module in found.values() for of in module.values()}
+    asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))
+    planner = ShardGymPlanner(small, 16, asked, PlannerSettings(strict=True))
+    planner.plan(Toy())
+    assert planner.last is not None
+    assert {shard.compute_kernel for shard in planner.last.plan.shards} == {"fused_uvm"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import time
@@ -25,23 +26,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, remapped, topology
 
-from shardgym import (
-    InputError,
-    NoFeasiblePlanError,
-    ShardGymError,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-    make_solver,
-)  # fmt: skip
-from shardgym.torchrec import (
-    PlannerSettings,
-    Reserve,
-    ShardGymPlanner,
-    from_torchrec,
-    topology_from_torchrec,
-)
+from shardgym import InputError, NoFeasiblePlanError, ShardGymError, ShardingPlan, ShardingTask, Topology, make_solver
+from shardgym.torchrec import PlannerSettings, Reserve, ShardGymPlanner, from_torchrec, topology_from_torchrec
 
 pytestmark = MARKS
 
@@ -54,16 +40,14 @@ class Broken:
 def test_a_plan_is_made_by_the_solver_that_was_named() -> None:
     ours = planner(Reversed(), constraints={"users.id": ParameterConstraints(pooling_factors=[5.0])})
     plan = ours.plan(Toy(), [EmbeddingBagCollectionSharder()])
-    assert [plan.plan[p][t].ranks for p, t in (("users", "id"), ("users", "country"), ("towers.items", "id"))] == [
-        [1], [0], [1],
-    ]  # fmt: skip
+    assert [of.ranks for module in plan.plan.values() for of in module.values()] == [[1], [0], [1]]
     assert str(plan.plan["users"]["id"].sharding_spec.shards[0].placement) == "rank:1/cpu"
     assert ours.last is not None
     task = ours.last.task
     assert task.batch_size == 32
     assert task.table("users.id").pooling_factor == 5.0
     assert from_torchrec(plan, task) == ours.last.plan
-    assert ours.last.cost == make_cost("roofline").evaluate(task, [ours.last.plan])[0]
+    assert (ours.last.cost.cost, ours.last.cost.feasible) == ("roofline", True)
 
 
 def test_torchrecs_topology_is_taken_as_it_is() -> None:
@@ -75,7 +59,16 @@ def test_torchrecs_topology_is_taken_as_it_is() -> None:
     assert (ours.num_devices, ours.fast_domain_size, ours.device) == (16, 8, "a100")
     assert ours.memory_bytes == (2**20,) * 16
     assert (ours.intra_bandwidth, ours.inter_bandwidth) == (3e11, 2.5e10)
-    assert topology_from_torchrec(TorchRecTopology(2, "cpu", ddr_cap=1000)).device == "cpu-core"
+    on_cpus = topology_from_torchrec(TorchRecTopology(2, "cpu", ddr_cap=1000))
+    assert (on_cpus.device, on_cpus.host_memory_bytes) == ("cpu-core", 0)
+    hosts = topology_from_torchrec(
+        TorchRecTopology(8, "cuda", local_world_size=2, ddr_cap=2**30, hbm_to_ddr_mem_bw=1e7)
+    )
+    assert (hosts.fast_domain_size, hosts.host_size) == (2, None)
+    assert (hosts.host_memory_bytes, hosts.host_bandwidth) == (2 * 2**30, 1e10)
+    if "pod_size" in inspect.signature(TorchRecTopology).parameters:  # from 1.6
+        pods = topology_from_torchrec(TorchRecTopology(8, "cuda", local_world_size=2, pod_size=2))
+        assert (pods.fast_domain_size, pods.host_size) == (4, 2)
     plan = ShardGymPlanner(theirs, 16, settings=PlannerSettings("size_greedy")).plan(Toy())
     shards = [s for tables in plan.plan.values() for t in tables.values() for s in t.sharding_spec.shards]
     assert {str(s.placement) for s in shards} <= {f"rank:{r}/cuda:{r % 8}" for r in range(16)}
@@ -107,15 +100,6 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
     assert caplog.messages[:-1] == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
-
-
-def test_what_devices_carry_is_kept_free() -> None:
-    sizes = 4 * 100 * 16, 4 * 20 * 8, 4 * 50 * 24
-    settings = PlannerSettings("lpt", carried_bytes=[2**20 - sizes[1], 0])
-    ours = ShardGymPlanner(topology(), 16, None, settings)
-    ours.plan(Toy())
-    assert ours.last is not None
-    assert ours.last.plan.bytes_per_device(ours.last.task)[0] <= sizes[1]
 
 
 def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,6 +163,8 @@ def test_wrong_arguments_are_refused_when_the_planner_is_made() -> None:
         planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
         ShardGymPlanner(topology(), 0)
+    with pytest.raises(InputError, match=r"reserve and carried_bytes, .* take all 1048576 bytes of device 0"):
+        ShardGymPlanner(topology(), 16, None, PlannerSettings("lpt", carried_bytes=2**20)).plan(Toy())
 
 
 def test_a_model_of_all_kinds_of_tables_trains_with_its_plan() -> None:
@@ -231,12 +217,7 @@ def test_all_ranks_get_the_plan_of_the_first() -> None:
 @pytest.mark.parametrize(
     ("make_planner", "model", "kind", "message"),
     [
-        (
-            lambda: planner(Broken()),
-            Toy(),
-            ShardGymError,
-            "planning failed on the first rank: ZeroDivisionError: by zero",
-        ),
+        (lambda: planner(Broken()), Toy(), ShardGymError, "planning failed on the first rank: ZeroDivisionError: by z"),
         (planner, nn.Linear(2, 2), InputError, "Linear has no EmbeddingBagCollection"),
         (planner, collection(config("a", 2**20, 8)), NoFeasiblePlanError, "a"),
         (lambda: planner(devices=3), Toy(), InputError, "the process group has 2 ranks, the topology 3 devices"),

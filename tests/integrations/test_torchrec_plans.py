@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import json
 from pathlib import Path
@@ -18,12 +17,12 @@ from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardMetadata
+from torchrec.distributed.types import CacheParams, EnumerableShardingSpec, ParameterSharding, ShardMetadata
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
-from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask
+from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.torchrec import (
     export_plan,
     from_torchrec,
@@ -33,7 +32,6 @@ from shardgym.torchrec import (
     save,
     task_from_model,
     to_torchrec,
-    topology_from_torchrec,
 )
 from shardgym.torchrec.model_tables import join_name
 
@@ -128,15 +126,6 @@ def test_replicas_have_a_dense_kernel_and_no_shards(task: ShardingTask, caplog: 
     assert country == ParameterSharding("data_parallel", "dense", [0, 1, 2, 3])
     [note] = caplog.messages
     assert note.startswith("table 'users.country' is data parallel: the kernel is dense, which fused_params does not")
-
-
-def test_hosts_and_domains_of_torchrecs_topology_are_kept_apart() -> None:
-    hosts = topology_from_torchrec(TorchRecTopology(8, "cuda", local_world_size=2))
-    assert (hosts.fast_domain_size, hosts.host_size) == (2, None)
-    if "pod_size" not in inspect.signature(TorchRecTopology).parameters:
-        pytest.skip("TorchRec before 1.6 has no domains of several hosts")
-    pods = topology_from_torchrec(TorchRecTopology(8, "cuda", local_world_size=2, pod_size=2))
-    assert (pods.fast_domain_size, pods.host_size) == (4, 2)
 
 
 def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
@@ -429,3 +418,43 @@ def test_a_file_for_another_model_is_refused(task: ShardingTask, tmp_path: Path)
         load(path, larger)
     with pytest.raises(InputError, match=r"table 'users.id' is only in the plan"):
         load(path, Toy().towers)
+
+
+@pytest.fixture
+def on_gpus() -> ShardingTask:
+    gpus = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_memory_bytes=2**20)
+    return task_from_model(Toy(), gpus, 64)
+
+
+def in_host_memory(task: ShardingTask) -> ShardingPlan:
+    """One table in halves with a cache for each, one in the memory of a host, one on a device."""
+    users, country, items = task.tables
+    halves = [
+        Shard(users.name, (0, 100), (8 * i, 8 * i + 8), i, "fused_uvm_caching", cache_load_factor=0.3) for i in range(2)
+    ]
+    host = dataclasses.replace(Shard.whole(country, 2), compute_kernel="fused_uvm")
+    return ShardingPlan.of(task, [*halves, host, Shard.whole(items, 3)])
+
+
+def test_kernels_and_caches_leave_and_come_back(on_gpus: ShardingTask, tmp_path: Path) -> None:
+    plan = in_host_memory(on_gpus)
+    theirs = to_torchrec(plan, on_gpus, Toy())
+    users = theirs.plan["users"]
+    assert (users["id"].compute_kernel, users["id"].cache_params) == ("fused_uvm_caching", CacheParams(load_factor=0.3))
+    assert (users["country"].compute_kernel, users["country"].cache_params) == ("fused_uvm", None)
+    assert from_torchrec(theirs, on_gpus) == plan
+    save(theirs, tmp_path / "plan.json")
+    assert from_torchrec(load(tmp_path / "plan.json", Toy()), on_gpus) == plan
+    users["id"] = dataclasses.replace(users["id"], cache_params=None)
+    assert {shard.cache_load_factor for shard in from_torchrec(theirs, on_gpus).of_table("users.id")} == {0.2}
+
+
+def test_one_table_has_one_kernel_in_torchrec(on_gpus: ShardingTask) -> None:
+    users, *others = on_gpus.tables
+    hot = Shard(users.name, (0, 10), (0, 16), 0)
+    cold = Shard(users.name, (10, 100), (0, 16), 0, "fused_uvm")
+    plan = ShardingPlan.of(on_gpus, [hot, cold, *(Shard.whole(table, 1) for table in others)])
+    with pytest.raises(InputError, match=r"'users.id' has kernel fused with rows \[0, 10\).*, and fused_uvm with rows"):
+        to_torchrec(plan, on_gpus)
+    with pytest.raises(InputError, match="which FBGEMM has for GPUs alone: export for device_type='cuda'"):
+        to_torchrec(in_host_memory(on_gpus), on_gpus, device_type="cpu")

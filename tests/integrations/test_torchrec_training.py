@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import runpy
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -415,3 +417,16 @@ def test_torchrec_builds_what_a_plan_for_64_ranks_says_without_processes(rank: i
     assert sorted((t.name, t.local_metadata.shard_offsets, t.local_metadata.shard_sizes) for t in held) == [
         (shard.table, [0, shard.columns[0]], [shard.num_rows, shard.num_columns]) for shard in plan.on(rank)
     ]
+
+
+@pytest.mark.repository
+@pytest.mark.slow
+def test_the_example_trains_under_both_plans(capfd: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
+    runpy.run_path(str(example))["main"](["--steps", "2"])
+    header, _, *rows = capfd.readouterr().out.splitlines()
+    assert header.split() == ["plan", "of", "TorchRec", "ShardGym"]
+    assert len(rows) == 7
+    losses = rows[-1].removeprefix("loss, first and last step").split()
+    assert len(losses) == 4
+    assert all(0.3 < float(loss) < 1.0 for loss in losses)

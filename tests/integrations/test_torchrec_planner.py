@@ -171,26 +171,21 @@ def test_a_model_of_all_kinds_of_tables_trains_with_its_plan() -> None:
     """FP16 and FP32, a table of two features, mean pooling and weights, in two collections."""
     samples = 4
 
-    def make() -> nn.Module:
+    def widths(rank: int) -> dict[str, tuple[int, ...]]:
+        sharders = [EmbeddingBagCollectionSharder()]
         model = nn.Module()
         shared = config("user", 40, 16, "user", "friend", data_type=DataType.FP16)
         model.bags = collection(shared, config("item", 50, 8, pooling=PoolingType.MEAN), config("shop", 30, 8))
         clicks = config("clicks", 60, 16)
         model.weighted = EmbeddingBagCollection(tables=[clicks], is_weighted=True, device=torch.device("meta"))
-        return model
-
-    def widths(rank: int) -> dict[str, tuple[int, ...]]:
-        sharders = [EmbeddingBagCollectionSharder()]
-        model = make()
         ours = ShardGymPlanner(topology(), samples, None, PlannerSettings("lpt", strict=True))
         plan = ours.collective_plan(model, sharders)
         trained = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders).module
         found = {}
-        inputs = [
-            (trained.bags, ["user", "friend", "item_ids", "shop_ids"], None),
-            (trained.weighted, ["clicks_ids"], torch.ones(samples)),
-        ]
-        for part, features, weights in inputs:
+        bags = ["user", "friend", "item_ids", "shop_ids"]
+        for part, features, weights in (
+            (trained.bags, bags, None), (trained.weighted, ["clicks_ids"], torch.ones(samples)),
+        ):  # fmt: skip
             some = torch.zeros(samples * len(features), dtype=torch.int64)
             outputs = part(KeyedJaggedTensor(features, some, weights, torch.ones_like(some))).to_dict()
             torch.cat(list(outputs.values()), dim=1).sum().backward()

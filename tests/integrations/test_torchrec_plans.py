@@ -186,32 +186,28 @@ def test_cuts_that_torchrec_does_not_have_are_refused(
         to_torchrec(ShardingPlan.of(two_hosts, [*others(mixed(two_hosts)), *shards]), two_hosts)
 
 
-def sharded_by_rows(name: str, ends: list[int]) -> TorchRecPlan:
-    """A plan of TorchRec's with rows up to each end on successive ranks, all of 8 columns."""
-    pieces = list(itertools.pairwise([0, *ends]))
+def sharded_by_rows(*ends: int) -> TorchRecPlan:
+    """A plan of TorchRec's for table "t" of 8 columns, with rows up to each end on successive ranks."""
     shards = [
         ShardMetadata(shard_offsets=[first, 0], shard_sizes=[end - first, 8], placement=f"rank:{rank}/cuda:{rank}")
-        for rank, (first, end) in enumerate(pieces)
+        for rank, (first, end) in enumerate(itertools.pairwise([0, *ends]))
     ]
-    ranks = list(range(len(pieces)))
-    return TorchRecPlan({"": {name: ParameterSharding("row_wise", "fused", ranks, EnumerableShardingSpec(shards))}})
+    ranks = list(range(len(ends)))
+    return TorchRecPlan({"": {"t": ParameterSharding("row_wise", "fused", ranks, EnumerableShardingSpec(shards))}})
 
 
-def test_uneven_rows_of_torchrec_are_kept() -> None:
-    """Its planner cuts them so where devices have different memories."""
-    task = task_from_model(collection(config("hot", 20, 8)), topology(4), 64)
-    found = from_torchrec(sharded_by_rows("hot", [9, 12, 16, 20]), task)
-    assert found == ShardingPlan.of(task, by_rows("hot", 8, (0, 9, 0), (9, 12, 1), (12, 16, 2), (16, 20, 3)))
-
-
-def test_a_rank_that_is_left_without_rows_is_refused() -> None:
-    """TorchRec fails on that rank alone."""
-    task = task_from_model(collection(config("few", 5, 8)), topology(4), 64)
-    plan = ShardingPlan.of(task, by_rows("few", 8, (0, 2, 0), (2, 4, 1), (4, 5, 2)))
-    with pytest.raises(InputError, match=r"of table 'few' are left to device 3, none: its 5 rows are fewer than 4 pie"):
+def test_uneven_rows_of_torchrec_are_kept_and_ranks_without_rows_refused() -> None:
+    """Its planner cuts them so where devices have different memories. TorchRec fails on a rank without rows alone."""
+    task = task_from_model(collection(config("t", 20, 8)), topology(4), 64)
+    found = from_torchrec(sharded_by_rows(9, 12, 16, 20), task)
+    assert found == ShardingPlan.of(task, by_rows("t", 8, (0, 9, 0), (9, 12, 1), (12, 16, 2), (16, 20, 3)))
+    task = task_from_model(collection(config("t", 5, 8)), topology(4), 64)
+    plan = from_torchrec(sharded_by_rows(2, 4, 5, 5), task)
+    assert plan == ShardingPlan.of(task, by_rows("t", 8, (0, 2, 0), (2, 4, 1), (4, 5, 2)))
+    with pytest.raises(
+        InputError, match=r"of table 't' are left to device 3, none: its 5 rows are fewer than 4 pieces"
+    ):
         to_torchrec(plan, task)
-    theirs = sharded_by_rows("few", [2, 4, 5, 5])
-    assert from_torchrec(theirs, task) == plan
 
 
 def test_rows_are_cut_over_as_many_ranks_in_all_tables() -> None:
@@ -265,36 +261,28 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(
 
 
 @pytest.mark.parametrize(
-    ("pieces", "expected"),
+    ("shards", "expected"),
     [
-        (((0, 4, 3), (4, 12, 1), (12, 16, 3)), [(0, 4, 3), (4, 12, 1), (12, 16, 3)]),
-        (((0, 4, 2), (4, 12, 2), (12, 16, 0)), [(0, 12, 2), (12, 16, 0)]),
-        (((0, 8, 2), (8, 12, 1), (12, 16, 2)), [(0, 4, 2), (4, 8, 2), (8, 12, 1), (12, 16, 2)]),
+        (columns("users.id", 100, (0, 4, 3), (4, 12, 1), (12, 16, 3)), [(3, 0, 4), (1, 4, 12), (3, 12, 16)]),
+        (columns("users.id", 100, (0, 4, 2), (4, 12, 2), (12, 16, 0)), [(2, 0, 12), (0, 12, 16)]),
+        (columns("users.id", 100, (0, 8, 2), (8, 12, 1), (12, 16, 2)), [(2, 0, 4), (2, 4, 8), (1, 8, 12), (2, 12, 16)]),
+        (by_rows("users.id", 16, (0, 3, 2), (3, 100, 2)), [(2, 0, 16)]),
     ],
-    ids=["one width stays", "neighbours are joined", "others are cut"],
+    ids=["one width stays", "neighbours are joined", "others are cut", "rows on one rank are joined"],
 )
 def test_pieces_on_one_rank_get_one_width(
-    task: ShardingTask, pieces: tuple[tuple[int, int, int], ...], expected: list[tuple[int, int, int]]
+    task: ShardingTask, shards: list[Shard], expected: list[tuple[int, int, int]]
 ) -> None:
     """TorchRec fails on that rank alone otherwise."""
-    shards = [s for s in mixed(task).shards if s.table != "users.id"]
-    plan = ShardingPlan.of(task, [*shards, *columns("users.id", 100, *pieces)])
-    exported = to_torchrec(plan, task).plan["users"]["id"]
-    assert [(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in exported.sharding_spec.shards] == [
-        (first, end) for first, end, _ in expected
-    ]
-    assert exported.ranks == [rank for *_, rank in expected]
+    others = [s for s in mixed(task).shards if s.table != "users.id"]
+    exported = to_torchrec(ShardingPlan.of(task, [*others, *shards]), task).plan["users"]["id"]
+    ends = [(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in exported.sharding_spec.shards]
+    assert [(rank, *of) for rank, of in zip(exported.ranks, ends, strict=True)] == expected
 
 
 def test_plans_that_cannot_run_do_not_leave(task: ShardingTask) -> None:
-    shards = mixed(task).shards
     with pytest.raises(InfeasiblePlanError, match="missing"):
-        to_torchrec(ShardingPlan.of(task, shards[1:]), task)
-    with pytest.raises(InfeasiblePlanError, match="on device 4"):
-        to_torchrec(ShardingPlan.of(task, [dataclasses.replace(shards[0], devices=(4,)), *shards[1:]]), task)
-    narrow = [*columns("users.id", 100, (0, 6, 0), (6, 16, 1)), *(s for s in shards if s.table != "users.id")]
-    with pytest.raises(InfeasiblePlanError, match="divisible by 4"):
-        to_torchrec(ShardingPlan.of(task, narrow), task)
+        to_torchrec(ShardingPlan.of(task, mixed(task).shards[1:]), task)
     with pytest.raises(InputError, match="plan is for task"):
         to_torchrec(mixed(task), dataclasses.replace(task, batch_size=65))
     with pytest.raises(InputError, match="device_type"):
@@ -342,10 +330,13 @@ def test_the_stock_planners_plans_can_be_read(task: ShardingTask) -> None:
     stock = planner.plan(model_from_task(task), [EmbeddingBagCollectionSharder()])
     plan = from_torchrec(stock, task)
     plan.validate(task)
-    for module, tables in to_torchrec(plan, task).plan.items():
-        for name, sharding in tables.items():
-            before = {(tuple(s.shard_offsets), str(s.placement)) for s in stock.plan[module][name].sharding_spec.shards}
-            assert {(tuple(s.shard_offsets), str(s.placement)) for s in sharding.sharding_spec.shards} == before
+    shards = {
+        (path, name): [(s.shard_offsets, s.shard_sizes, str(s.placement)) for s in sharding.sharding_spec.shards]
+        for path, module in stock.plan.items() for name, sharding in module.items()
+    }  # fmt: skip
+    for (path, name), expected in shards.items():
+        exported = to_torchrec(plan, task).plan[path][name].sharding_spec.shards
+        assert [(s.shard_offsets, s.shard_sizes, str(s.placement)) for s in exported] == expected
 
 
 def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
@@ -382,13 +373,6 @@ def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, capl
     with pytest.raises(InputError, match=r"strict: 'other' \(tables id, country\) is left out"):
         import_plan(both, task, strict=True)
     assert import_plan(exported.sharding_plan, task, strict=True).left_out == ()
-
-
-def test_rows_on_one_device_leave_as_one_shard(task: ShardingTask) -> None:
-    pieces = by_rows("users.country", 8, (0, 3, 2), (3, 20, 2))
-    plan = ShardingPlan.of(task, [*others(mixed(task)), *pieces])
-    exported = to_torchrec(plan, task, Toy()).plan["users"]["country"]
-    assert [(s.shard_offsets, s.shard_sizes) for s in exported.sharding_spec.shards] == [([0, 0], [20, 8])]
 
 
 def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:

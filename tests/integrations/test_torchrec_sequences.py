@@ -185,7 +185,8 @@ def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused() -> No
         to_torchrec(ShardingPlan.table_wise(mixed, [0, 1, 2, 3]), mixed, device_type="cpu")
     with pytest.raises(InputError, match="in one collection, and only one of them is pooled"):
         model_from_task(mixed)
-    wide = dataclasses.replace(task, tables=(dataclasses.replace(task.tables[0], embedding_dim=32), *task.tables[1:]))
+    first, *others = task.tables
+    wide = dataclasses.replace(task, tables=(dataclasses.replace(first, embedding_dim=32), *others))
     with pytest.raises(InputError, match="32 and 16 columns"):
         model_from_task(wide)
 

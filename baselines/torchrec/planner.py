@@ -11,27 +11,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology, types, utils
-from torchrec.distributed.planner.enumerators import EmbeddingEnumerator, get_partition_by_type
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
-from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
 
-from shardgym.arrays import Floats
-from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plans.plan import Kind, ShardingPlan
-from shardgym.plans.shard import Shard
+from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task
-from shardgym.torchrec.model_tables import join_name, parameter_name, split_name
+from shardgym.torchrec.model_tables import join_name, split_name
 
 
 def plan_with_torchrec(
@@ -65,7 +60,7 @@ def plan_with_torchrec(
     topology = make_topology(task, PlannerConstants())
     constraints = {
         split_name(table.name)[1]: ParameterConstraints(
-            pooling_factors=_pooling_factors(table), min_partition=min_partition
+            pooling_factors=pooling_factors(table), min_partition=min_partition
         )
         for table in named.tables
     }
@@ -91,100 +86,7 @@ def plan_with_torchrec(
     return ShardingPlan.of(task, [dataclasses.replace(shard, table=names[shard.table]) for shard in shards])
 
 
-def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants | None = None) -> tuple[Floats, float]:
-    """Let TorchRec price the shards of a plan, and rate the plan; the cost `torchrec_rating` is held against this.
-
-    In a plan for groups TorchRec prices the shards of a group as if it were alone, as its planner does. What all
-    devices hold is that of all.
-
-    Args:
-        task: the task.
-        plan: tables whole, on all devices, cut by columns in any way, cut by rows evenly over all devices, or cut by
-            rows evenly over a fast domain, in blocks of columns or not.
-        constants: of the planner; TorchRec's defaults when None.
-
-    Returns:
-        0 for ids, Perf.fwd_compute, fwd_comms, bwd_comms and bwd_compute in ms, added up per device, shape (D, 5); and
-        the rating of `NoopPerfModel` in ms.
-
-    Raises:
-        InputError: TorchRec has no sharding type for the cut of a table.
-    """
-    constants = constants or PlannerConstants()
-    topology = make_topology(task, constants)
-    of_group = make_topology(task, constants, plan.group_size)
-    options = sharding_options(task, plan)
-    both = EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()
-    sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder for sharder in both})
-    everywhere = [option for option in options if option.sharding_type == "data_parallel"]
-    EmbeddingPerfEstimator(topology=topology).estimate(everywhere, sharders)
-    others = [option for option in options if option.sharding_type != "data_parallel"]
-    EmbeddingPerfEstimator(topology=of_group).estimate(others, sharders)
-    per_device = np.zeros((task.num_devices, len(PHASES)))
-    for option in options:
-        for shard in option.shards:
-            perf = shard.perf
-            per_device[shard.rank] += (0.0, perf.fwd_compute, perf.fwd_comms, perf.bwd_comms, perf.bwd_compute)
-    return per_device, float(NoopPerfModel(topology).rate(options))
-
-
-def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.ShardingOption]:
-    """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`.
-
-    Every holder of a shard has one of its own.
-    """
-    named = with_module_names(task)
-    model = model_from_task(named)
-    options = []
-    for table, name in zip(task.tables, (other.name for other in named.tables), strict=True):
-        kind = _rated_kind(task, plan, table)
-        path, own_name = split_name(name)
-        collection = model.get_submodule(path)
-        options.append(
-            types.ShardingOption(
-                name=own_name,
-                tensor=collection.get_parameter(parameter_name(own_name, table.pooling)),
-                module=(path, collection),
-                input_lengths=_pooling_factors(table),
-                batch_size=batch_size_per_device(task),
-                sharding_type=kind,
-                partition_by=get_partition_by_type(kind),
-                compute_kernel="dense" if kind == "data_parallel" else "fused",
-                shards=[
-                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=device)
-                    for s in plan.of_table(table.name)
-                    for device in s.devices
-                ],
-            )
-        )
-    return options
-
-
-def _rated_kind(task: ShardingTask, plan: ShardingPlan, table: EmbeddingTable) -> Kind:
-    """Return TorchRec's sharding type of a table; TorchRec's formulas are for rows that are cut evenly."""
-    kind = plan.kind_of(table.name, task)
-    if kind == "tiers":
-        raise InputError(f"table '{table.name}' is in tiers: TorchRec has no sharding type for this")
-    if kind not in ("row_wise", "table_row_wise", "grid_shard"):
-        return kind
-    group = plan.group_size or task.num_devices
-    size = group if kind == "row_wise" else min(task.topology.fast_domain_size, group)
-    blocks: dict[tuple[int, int], list[Shard]] = {}
-    for shard in plan.of_table(table.name):
-        blocks.setdefault(shard.columns, []).append(shard)
-    for block in blocks.values():
-        holders = {shard.devices[0] for shard in block}
-        even = all(shard.num_rows * size == table.num_embeddings for shard in block)
-        if not even or len(holders) != size:
-            raise InputError(
-                f"table '{table.name}' is cut into {len(block)} shards by rows on {len(holders)} devices: TorchRec "
-                f"rates rows that are cut evenly over all {group} devices, or over the "
-                f"{min(task.topology.fast_domain_size, group)} of a fast domain"
-            )
-    return kind
-
-
-def _pooling_factors(table: EmbeddingTable) -> list[float]:
+def pooling_factors(table: EmbeddingTable) -> list[float]:
     """Return mean ids per sample, of each feature of an unpooled table; of pooled tables, which have one, of all."""
     features = 1 if table.is_pooled else table.num_features
     return [table.pooling_factor / features] * features

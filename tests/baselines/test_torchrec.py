@@ -10,8 +10,6 @@ from shardgym import (
     EmbeddingTable,
     InputError,
     NoFeasiblePlanError,
-    Shard,
-    ShardingPlan,
     ShardingTask,
     Topology,
     make_cost,
@@ -100,20 +98,6 @@ def test_all_types_of_sharding_may_be_allowed(library):
     for kind in ("grid_shard", "table_row_wise", "table_column_wise", "data_parallel"):
         plan = make_solver("torchrec", min_partition=32, sharding_types=[kind]).solve(task, RATING)
         assert plan.kind_of("hot", task) == kind
-
-
-@pytest.mark.torchrec
-def test_torchrec_rates_rows_that_are_cut_evenly(library):
-    from baselines.torchrec.planner import estimate
-
-    task = ShardingTask((EmbeddingTable("a", 8, 8),), Topology(4, 2**20, fast_domain_size=2), batch_size=64)
-    uneven = [Shard("a", rows, (0, 8), n) for n, rows in enumerate([(0, 3), (3, 8)])]
-    over_three = [Shard("a", rows, (0, 8), n) for n, rows in enumerate([(0, 2), (2, 4), (4, 8)])]
-    for shards, devices in ((uneven, 2), (over_three, 3)):
-        with pytest.raises(InputError, match=f"{devices} shards by rows on {devices} devices: TorchRec rates rows"):
-            estimate(task, ShardingPlan.of(task, shards))
-    with pytest.raises(InputError, match="table 'a' is in tiers: TorchRec has no sharding type for this"):
-        estimate(task, ShardingPlan.of(task, [Shard.whole(task.tables[0], 0, 2)]))
 
 
 def test_mixed_tables_are_refused_with_the_solvers_that_plan_them():

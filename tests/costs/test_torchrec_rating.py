@@ -44,7 +44,7 @@ def test_it_is_what_torchrec_said(stored):
 @pytest.mark.torchrec
 def test_torchrec_says_today_what_is_stored():
     pytest.importorskip("torchrec", reason="needs TorchRec")
-    from baselines.torchrec.planner import estimate
+    from torchrec_estimates import estimate
 
     for stored in STORED:
         task, plan = ShardingTask.from_dict(stored["task"]), ShardingPlan.from_dict(stored["plan"])
@@ -131,7 +131,7 @@ def test_bad_constants_are_refused(settings, message):
 def test_it_is_what_torchrec_says_of_unpooled_tables(devices, domain, precision):
     """Whole, by columns, by rows, replicated; of two widths, one shared by two features, and a pooled one beside."""
     pytest.importorskip("torchrec", reason="needs TorchRec")
-    from baselines.torchrec.planner import estimate
+    from torchrec_estimates import estimate
 
     tables = [
         EmbeddingTable("whole", 100, 64, 3.5, pooling="none"), EmbeddingTable("columns", 300, 128, 0.4, pooling="none"),

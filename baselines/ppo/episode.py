@@ -12,18 +12,46 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.column_greedy import merged
-from baselines.ppo.game import WITH_NEXT, Moments, TaskGame
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
+from shardgym.costs.ties import quantized
+from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TIME_FEATURES
+from shardgym.envs.game import Game, Rules
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
+from shardgym.envs.observation import Layout
+from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
 
+#: Places of times behind the features of a device.
+NOW, WITH_NEXT = range(len(DEVICE_FEATURES), len(DEVICE_FEATURES) + len(TIME_FEATURES))
+#: Halvings at most; those of ColumnWise beyond its limit, of shards that fit nowhere, too.
+MOST_SPLITS = 64
+
+#: Entries of observations that have something for every device, and those of which there is one.
+_PER_DEVICE = ("devices", "times")
+_REST = ("progress", "remaining", "splits", "kind")
+#: Where the share of halvings left is in these.
+_SPLITS_LEFT = 1 + len(REMAINING_FEATURES)
+#: Return of an episode that ends without a plan; nobody sees it.
+_PENALTY_MS = -1e9
 #: Tables that take longest come up first, so that the last ones can even out what is left.
 ORDER = "lookup"
+
+
+class Moments(NamedTuple):
+    """What is seen in n episodes before their next actions."""
+
+    episodes: Ints  #: their numbers, shape (n,)
+    shards: Ints  #: numbers of their next shards in the catalog, shape (n,)
+    devices: Floats  #: entries "devices" and "times" of the observations, shape (n, D, 9)
+    #: Entries "progress" and "remaining", "splits" where shards may be halved, and "kind" in AnyWise, shape (n, 6), (n,
+    #: 8) or (n, 10).
+    rest: Floats
+    valid: Bools  #: actions that are valid, shape (n, actions)
 
 
 class Decisions(NamedTuple):
@@ -50,17 +78,36 @@ class Played(NamedTuple):
 
 
 class Episodes:
-    """Plays episodes of one task in TableWise, ColumnWise or AnyWise; see `TaskGame` for the arguments."""
+    """Plays up to N episodes of one task in TableWise, ColumnWise or AnyWise, as often as they are asked for.
+
+    Where an episode of ColumnWise would end without a plan, as a shard fits nowhere and no halvings are left, these
+    halve on.
+
+    Args:
+        task: the task.
+        cost: prices devices, and the plans in the end; additive.
+        order: in which tables come up, one of `ORDERS`.
+        episodes: N.
+        splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
+        every_kind: whether rows may be cut and tables replicated, as in AnyWise.
+    """
 
     def __init__(
         self, task: ShardingTask, cost: CostModel, order: str, episodes: int = 1, *, splits: int | None = None,
         every_kind: bool = False,
     ) -> None:  # fmt: skip
+        most = None if splits is None else MOST_SPLITS
+        limits = None if most is None else SplitLimits(most, every_kind=every_kind)
+        layout = Layout(task.num_devices, most, timed=True, every_kind=every_kind)
+        self._game = Game(Rules(order, "terminal", _PENALTY_MS, limits=limits, plans=False), cost, layout, episodes)
         self._task = task
-        self._halves = splits is not None
         self._every_kind = every_kind
-        self._game = TaskGame(task, cost, order, episodes, splits=splits, every_kind=every_kind)
-        self._catalog = self._game.catalog
+        self._splits = splits
+        self._splits_left = Layout(0, splits).splits_left
+        self._rows = np.arange(episodes)
+        self._actions = np.zeros(episodes, dtype=np.int64)
+        self._catalog: ShardCatalog = self._game.catalog
+        self._catalog.number(task)
 
     def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
         """Return the cheapest plan of episodes; of equally cheap plans the first counts.
@@ -76,8 +123,8 @@ class Episodes:
         played = self.play(network, episodes, np.random.default_rng(seed))
         cheapest = int(played.step_ms.argmin())
         if np.isinf(played.step_ms[cheapest]):
-            raise NoFeasiblePlanError(self._game.reason)
-        placed = self._catalog.placed(*self._game.placed(cheapest))
+            raise NoFeasiblePlanError(self._reason)
+        placed = self._catalog.placed(*self._placed(cheapest))
         plan = ShardingPlan.of(self._task, [shard for one in placed for shard in one.in_plan()])
         return merged(self._task, plan) if self._every_kind else plan
 
@@ -91,7 +138,7 @@ class Episodes:
             keep: whether decisions are returned.
         """
         features = self._catalog.shard["features"]
-        policy = ArrayScores(network, features, self._task.num_devices, halves=self._halves)
+        policy = ArrayScores(network, features, self._task.num_devices, halves=self._splits is not None)
         holders = self._catalog.kind["holders"] if network.every_kind else None
 
         def choose(moments: Moments) -> tuple[Ints, Floats]:
@@ -146,16 +193,54 @@ class Episodes:
         return [] if lost else decisions
 
     def _play(self, episodes: int, choose: Choose, *, keep: bool) -> Played:
-        self._game.begin(episodes)
+        self._begin(episodes)
         decisions: list[Decisions] = []
-        while len((moments := self._game.moments()).episodes):
+        while len((moments := self._moments()).episodes):
             chosen, scores = choose(moments)
             if keep:
                 going, shards, devices, rest, valid = moments
                 table = self._catalog.shard["features"][shards]
                 decisions.append(Decisions(going, table, devices, rest, valid, chosen, scores))
-            self._game.take(moments, chosen)
-        return Played(self._game.step_ms, decisions)
+            self._take(moments, chosen)
+        return Played(self._step_ms, decisions)
+
+    def _begin(self, episodes: int) -> None:
+        """Start so many episodes anew, at most N."""
+        reasons = self._game.start(self._rows, [(0, self._task)] * len(self._rows))
+        self._reason = next(iter(reasons.values()), "")
+        # All begin alike.
+        self._going = self._rows[: 0 if reasons else episodes]
+        self._step_ms: Floats = np.full(episodes, np.inf)
+
+    def _moments(self) -> Moments:
+        """Return what is seen in all episodes that go on; there are none once all have ended."""
+        going, placements, num_devices = self._going, self._game.placements, self._task.num_devices
+        seen = self._game.observe()
+        devices = [seen[name].reshape(len(self._rows), num_devices, -1)[going] for name in _PER_DEVICE]
+        rest = np.concatenate([seen[name][going] for name in _REST if name in seen], axis=1, dtype=np.float64)
+        valid = placements.allowed[going, :-1]
+        if self._splits is not None:
+            splits = np.minimum(placements.splits[going], self._splits)
+            rest[:, _SPLITS_LEFT] = self._splits_left[splits]
+            valid[:, num_devices + HALVE] &= (splits < self._splits) | ~valid[:, :num_devices].any(axis=1)
+        shards = placements.next[going]
+        return Moments(going, shards, np.concatenate(devices, axis=2, dtype=np.float64), rest, valid)
+
+    def _take(self, moments: Moments, chosen: Ints) -> None:
+        """Take a valid action in each of these episodes, shape (n,)."""
+        self._actions[moments.episodes] = chosen
+        ends = self._game.step(moments.episodes, self._actions).ends
+        for row, end in ends.items():
+            self._step_ms[row] = quantized(end["cost_ms"])
+            self._reason = self._reason or end.get("reason", "")
+        if ends:
+            self._going = self._going[~self._game.ended[self._going]]
+
+    def _placed(self, episode: int) -> Ints:
+        """Return shards in the order of placing: numbers in the catalog, first columns, (first) devices; (3, n)."""
+        placements = self._game.placements
+        first = slice(placements.placed[episode])
+        return np.array([array[episode, first] for array in (placements.shards, placements.starts, placements.devices)])
 
 
 class Held(NamedTuple):

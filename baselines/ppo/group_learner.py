@@ -61,7 +61,7 @@ class GroupLearner(Learner):
     Args:
         setup: see `Learner`.
         teacher: whose plans are imitated.
-        **rules: of the episodes, see `TaskGame`.
+        **rules: of the episodes, see `Episodes`.
 
     Raises:
         InputError: there is no step left after those of imitation.

@@ -15,8 +15,7 @@ from pydantic.dataclasses import dataclass
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner, Setup
-from baselines.ppo.episode import ORDER, Episodes
-from baselines.ppo.game import MOST_SPLITS
+from baselines.ppo.episode import MOST_SPLITS, ORDER, Episodes
 from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
 from baselines.ppo.set_network import SetNetwork
 from neuroshard import NeuroShard

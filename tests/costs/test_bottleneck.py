@@ -86,16 +86,12 @@ def test_moving_a_table_that_is_named_helps(task, by, device):
     assert gained > ms(task, plan) - min(best_move(task, plan, table) for table in elsewhere)
 
 
-def cost_of(compute, exchange) -> PlanCost:
-    """Return a cost with the wait in it that cost models count as forward communication."""
+def cost_of(compute, exchange, *, waits=True) -> PlanCost:
+    """Return a cost with the wait in it that cost models count as forward communication, unless there is none."""
     compute, exchange = np.array(compute, dtype=float), np.array(exchange, dtype=float)
-    forward_comm = exchange + wait_ms(compute + exchange)
-    return PlanCost(
-        np.column_stack([np.zeros(len(compute)), compute / 4, forward_comm, exchange, compute * 3 / 4]),
-        "toy",
-        "1",
-        "toy",
-    )
+    forward_comm = exchange + wait_ms(compute + exchange) * waits
+    columns = [np.zeros(len(compute)), compute / 4, forward_comm, exchange, compute * 3 / 4]
+    return PlanCost(np.column_stack(columns), "toy", "1", "toy")
 
 
 def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_largest_sum():
@@ -146,15 +142,6 @@ def even(compute: list[float]) -> str:
 
 def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
     """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
-    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
-    found = find_bottleneck(
-        PlanCost(
-            np.column_stack([np.zeros(len(compute)), compute / 4, exchange, exchange, compute * 3 / 4]),
-            "toy",
-            "1",
-            "toy",
-        ),
-        [4, 8, 16],
-    )
+    found = find_bottleneck(cost_of([2, 10, 3], [1, 1, 4], waits=False), [4, 8, 16])
     assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
     assert found.exchange_ms.tolist() == [2, 2, 8]

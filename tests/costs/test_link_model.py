@@ -123,26 +123,6 @@ def test_placements_take_what_their_measured_steps_would(devices, domain, batch_
         np.testing.assert_allclose(alone, [times[plan] for times in found], rtol=1e-12)
 
 
-def test_collectives_by_hand():
-    """Two devices of one sample each; 1 byte takes 1 ms, nothing else takes time, and devices do nothing else."""
-    topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)
-    problem = ShardingTask((EmbeddingTable("a", 100, 8),), topology, 2)
-    none = StepWork(*np.zeros((7, 2)))
-    loads = np.zeros((2, LOADS))
-    loads[:, ROW_COLUMNS], loads[:, SHARDS], loads[:, IDS] = [5, 3], 1, [2, 1]
-    plain = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1)
-    found = plain.step_times(problem, none, loads)
-    # Each sends the other one the partial sums of its sample, 8 columns of 4 bytes, and gets as many of gradients.
-    assert found.forward_ms.tolist() == found.backward_ms.tolist() == [32, 32]
-    # Replicas: halves of 100 bytes go to the other device, and added up they come back; nothing else is exchanged.
-    loads[:] = 0
-    loads[:, REPLICA_BYTES], loads[:, REPLICAS], loads[:, SHARDS] = 200, 1, 1
-    found = plain.step_times(problem, none, loads)
-    assert found.backward_ms.tolist() == [200, 200]
-    assert not found.ids_ms.any()
-    assert not found.forward_ms.any()
-
-
 def test_a_step_by_hand():
     """Two devices of one sample each; 1 byte takes 1 ms, nothing else takes time. Device 1 holds nothing."""
     topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)

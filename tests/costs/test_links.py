@@ -53,23 +53,6 @@ def test_one_device_does_not_communicate(ids_hidden):
     assert not np.any(exchanges(task(1), [[7.0, 3.0]], [0, 0], ids_hidden=ids_hidden))
 
 
-@pytest.mark.parametrize(("ids_hidden", "waits"), [(True, 20), (False, 6)])
-def test_the_early_device_waits_for_the_late_one_forward_but_not_backward(ids_hidden, waits):
-    found = exchanges(task(2), [[4.0, 6.0], [10.0, 20.0]], [0, 1], ids_hidden=ids_hidden)
-    assert found.forward_ms == pytest.approx([waits + 5, 5])
-    assert found.backward_ms == pytest.approx([5, 5])
-    assert not found.ids_ms.any()
-
-
-def test_the_exchange_of_ids_comes_before_the_forward_exchange():
-    compute_ms, transfer, ids_ms = np.array([[4.0, 6.0], [10.0, 20.0]]), np.array([5.0, 5.0]), np.array([7.0, 2.0])
-    shown = exchange_times(compute_ms, transfer, ids_hidden=False, ids_ms=ids_ms)
-    hidden = exchange_times(compute_ms, transfer, ids_hidden=True, ids_ms=ids_ms)
-    assert shown.forward_ms.tolist() == [5 + 1, 5]
-    assert hidden.forward_ms.tolist() == [5 + 20, 5]
-    assert shown.ids_ms.tolist() == hidden.ids_ms.tolist() == [7, 2]
-
-
 @pytest.mark.parametrize("ids_hidden", [True, False])
 def test_backward_communication_delays_the_next_forward_exchange_where_ids_are_hidden(ids_hidden):
     # In domains {0, 1} and {2}: device 2 exchanges everything over slow links, so it has more backward communication

@@ -35,19 +35,16 @@ def test_nothing_heavy_is_imported_before_it_is_used():
 
 @pytest.mark.parametrize("name", shardgym.__all__)
 def test_every_public_name_can_be_imported(name: str):
-    """The lazy table and the list agree."""
     assert getattr(shardgym, name) is not None
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    """As for any module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         shardgym.nonsense  # noqa: B018
 
 
 @pytest.mark.repository
 def test_every_package_that_is_imported_is_declared():
-    """A dependency that only another one brings along is missing as soon as that one drops it."""
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]

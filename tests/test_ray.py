@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of two nodes have the records of a plain one, whichever workers and nodes are lost."""
+"""Runs on a Ray cluster of two nodes have the records of a plain one, whichever worker or node is lost."""
 
 import functools
 import os
@@ -20,12 +20,11 @@ SOLVER = "engine_toys:TakesHalfASecond"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Two nodes of one core each. Solvers leave their processes' numbers in a folder."""
+def cluster():
+    """Two nodes of one core each."""
     utils = pytest.importorskip("ray.cluster_utils")
     tests = str(Path(__file__).parents[0])
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, str(Path(tests).parent), *sys.path])
-    os.environ["ENGINE_TOYS"] = str(tmp_path_factory.mktemp("solvers"))
     made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.second = made.add_node(num_cpus=1)
     made.wait_for_nodes()

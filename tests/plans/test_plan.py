@@ -89,7 +89,6 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
     ],
 )
 def test_a_plan_that_does_not_cover_the_task_says_where(toy_task: ShardingTask, changed: list[Shard], message: str):
-    """Missing, doubled, outside, unknown, too odd for the kernel."""
     assert any(message in problem for problem in problems(toy_task, *changed))
 
 
@@ -121,7 +120,6 @@ BAD_DEVICES = [{"devices": devices} for devices in ((-1,), (), (1, 0), (1, 1), "
 
 @pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, *BAD_DEVICES])
 def test_a_shard_that_makes_no_sense_is_refused(bad):
-    """Empty, reversed or negative ranges; no devices, or not in ascending order."""
     with pytest.raises(InputError):
         Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "devices": (0,)} | bad)
 
@@ -140,7 +138,6 @@ def cut(rng, rows, columns, depth=0):
 
 
 def test_every_cell_is_held_once_and_what_is_wrong_is_named_where_it_is():
-    """Tilings with a shard removed, doubled or moved, against a count of every cell."""
     rng = random.Random(5)
     table = EmbeddingTable("t", 12, 24)
     task = ShardingTask((table,), Topology(num_devices=3, memory_bytes=2**20), batch_size=4)

@@ -108,21 +108,14 @@ def test_leaderboard_of_one_suite(toys, tmp_path, capsys):
     assert "did you mean toys?" in capsys.readouterr().err
 
 
-@pytest.fixture
-def command(tmp_path, monkeypatch):
-    """`run` on a suite file of two toy tasks, in an empty current folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks(2)]))
-    return ["run", "--suite", "toys.json", "--cost", "roofline", "--oracle", "roofline", "--json"]
-
-
 @pytest.mark.parametrize("command", [["run", "--suite", "tiny-v1"], ["collect"], ["pretrain", "data"]])
 def test_an_empty_folder_name_is_refused(command, capsys):
     assert main([*command, "--out", ""]) == 2
     assert "'--out': expected the path of a folder, got ''; '.' is the current one" in capsys.readouterr().err
 
 
-def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, monkeypatch, capsys):
+def test_a_suite_names_the_solvers_that_run_by_default(toys, tmp_path, monkeypatch, capsys):
+    command = ["run", "--suite", toys, *ROOFLINE, "--json"]
     tasks = [task.to_dict() for task in toy_tasks(1)]
     suite = {"description": "", "judge": "roofline", "oracle": "roofline", "tasks": {"kind": "listed", "tasks": tasks}}
     named = suite | {"solvers": ["random", "mine=evaluation_toys:Tuned,k=2"]}
@@ -142,8 +135,8 @@ def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, monkey
 
 
 @pytest.mark.parametrize("judge", ["roofline", "evaluation_toys:DriftingCost"])
-def test_the_base_of_tables_runs_with_any_solvers_and_once(command, capsys, judge):
-    judged = [*command[:4], judge, *command[5:], "--solver", "random"]
+def test_the_base_of_tables_runs_with_any_solvers_and_once(toys, capsys, judge):
+    judged = ["run", "--suite", toys, "--cost", judge, "--oracle", "roofline", "--json", "--solver", "random"]
     for out, solvers in (("added", []), ("named", ["--solver", BASE])):
         assert main([*judged, *solvers, "--out", out]) == 0
         (ranking,) = json.loads(capsys.readouterr().out)["rankings"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -375,33 +374,25 @@ def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, capl
     assert import_plan(exported.sharding_plan, task, strict=True).left_out == ()
 
 
-def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    save(to_torchrec(mixed(task), task), path)
-    data = json.loads(path.read_text())
-    data["modules"]["users"]["id"]["shards"][0]["placement"] = "cuda:0"
-    path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"users.id.shards.0.placement: String should match pattern"):
-        load(path)
-    path.write_text(mixed(task).to_json())
-    with pytest.raises(InputError, match=r"schema: Input should be 'shardgym.torchrec_plan/1'"):
-        load(path)
-
-
-def test_a_file_for_another_model_is_refused(task: ShardingTask, tmp_path: Path) -> None:
+def test_damaged_files_and_those_for_another_model_are_refused(task: ShardingTask, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     save(to_torchrec(mixed(task), task), path)
     assert load(path, Toy()).plan == load(path).plan
-    wider = Toy()
+    wider, larger = Toy(), Toy()
     wider.towers.items = collection(config("id", 50, 28))
     with pytest.raises(InputError, match=r"table 'towers.items.id' is 50 x 24 in the plan, 50 x 28 in the model"):
         load(path, wider)
-    larger = Toy()
     larger.more = collection(config("id", 50, 24))
     with pytest.raises(InputError, match=r"table 'more.id' is only in the model"):
         load(path, larger)
     with pytest.raises(InputError, match=r"table 'users.id' is only in the plan"):
         load(path, Toy().towers)
+    path.write_text(path.read_text().replace("rank:3/cuda:3", "cuda:3"))
+    with pytest.raises(InputError, match=r"users.id.shards.0.placement: String should match pattern"):
+        load(path)
+    path.write_text(mixed(task).to_json())
+    with pytest.raises(InputError, match=r"schema: Input should be 'shardgym.torchrec_plan/1'"):
+        load(path)
 
 
 @pytest.fixture

@@ -105,11 +105,7 @@ class Exhaustive:
 
 
 def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
-    """Return every allocation that fits into memory, up to the order of interchangeable devices.
-
-    Returns:
-        Parts of each table on each device, shape (P, D, T).
-    """
+    """Return parts of each table on each device, (P, D, T): all that fit, up to the order of equal devices."""
     order, same_kind = _interchangeable(task)
     memory = np.array(task.capacity_bytes, dtype=np.int64)[order]
     # Devices are numbered by `order` until the end. An allocation stands for those that arise by swapping neighbours

@@ -152,12 +152,7 @@ def place_greedily(
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
-    """Return the devices on which a shard fits, ascending.
-
-    Args:
-        task: that the shard is of.
-        shard: to be placed.
-        room: bytes left on every device, shape (D,).
+    """Return the devices on which a shard fits, ascending; `room` is bytes left on every device, shape (D,).
 
     Raises:
         NoFeasiblePlanError: there is none, or FBGEMM does not take the shard's width.
@@ -243,12 +238,7 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
     """Return forward plus backward compute of each of n shards alone on a device, in ms, quantized, shape (n,).
 
     A query is a plan for a made-up task, whose tables are the shards, one on each of as many devices. There is one
-    query, or as many as it takes with `cost.max_devices` each.
-
-    Args:
-        task: of the shards.
-        cost: the oracle.
-        shards: with all rows of their tables; their devices do not matter.
+    query, or as many as it takes with `cost.max_devices` each. Shards have all rows; their devices do not matter.
 
     Raises:
         MeasurementError: `cost` has no time for them.

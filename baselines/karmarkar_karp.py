@@ -41,15 +41,7 @@ class KarmarkarKarp:
 
 
 def place_by_difference(task: ShardingTask, times: Sequence[float]) -> ShardingPlan:
-    """Return whole tables on devices by largest differencing, with memory repaired, see `KarmarkarKarp`.
-
-    Args:
-        task: what to place.
-        times: of the tables.
-
-    Raises:
-        NoFeasiblePlanError: a table fits nowhere.
-    """
+    """Return whole tables, which take these times, on devices by largest differencing, with memory repaired."""
     sizes = [task.table_bytes(table) for table in task.tables]
     sets = difference(times, task.num_devices)
     by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
@@ -69,17 +61,10 @@ class _Partition(NamedTuple):
 
 
 def difference(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Return items in `count` sets of about the same cost, by largest differencing.
+    """Return items in `count` sets of about the same cost, the lightest first, by largest differencing.
 
     Every item begins as a partition with one set filled. The two partitions with the largest differences between their
     sets are joined, the heaviest set of one with the lightest of the other, until one partition is left.
-
-    Args:
-        costs: of each item, at least one, none negative.
-        count: of sets, at least 1.
-
-    Returns:
-        Indices of items, the lightest set first.
     """
     if count == 1:
         return [list(range(len(costs)))]
@@ -105,14 +90,7 @@ def difference(costs: Sequence[float], count: int) -> list[list[int]]:
 
 
 def repair_memory(devices: Ints, costs: Floats, sizes: Ints, memory: Ints) -> Ints | None:
-    """Move and swap items until no device overflows; None when nothing brings that nearer.
-
-    Args:
-        devices: of every item, shape (n,); stays as it is.
-        costs: of every item, shape (n,).
-        sizes: bytes of every item, shape (n,).
-        memory: bytes of every device, shape (D,).
-    """
+    """Return the devices of items after moves and swaps by which none overflows; None where there are none."""
     devices = devices.copy()
     count = len(memory)
     while True:

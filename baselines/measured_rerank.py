@@ -237,14 +237,7 @@ def placement_distance(one: Floats, other: Floats) -> float:
 def diverse_best(
     task: ShardingTask, found: Mapping[ShardingPlan, float], count: int, distance: float
 ) -> list[ShardingPlan]:
-    """Return the cheapest plans that differ: each is the next cheapest that is far enough from all before it.
-
-    Args:
-        task: the task.
-        found: cost of each plan in ms; of equally cheap ones the first comes first.
-        count: plans at most; fewer where no others are far enough.
-        distance: of any two, at least; see `placement_distance`.
-    """
+    """Return the cheapest plans that differ: each is the next cheapest that is far enough from all before it."""
     plans: list[ShardingPlan] = []
     held: list[Floats] = []
     for plan in sorted(found, key=lambda plan: float(quantized(found[plan]))):

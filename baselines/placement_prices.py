@@ -62,11 +62,7 @@ class PlacementPrices:
         return self._additive.slowest_ms(self._number, self._additive.compute_ms(sums), sums[..., -LOADS:])
 
     def plan(self, placement: Bools) -> ShardingPlan:
-        """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first.
-
-        Args:
-            placement: shape (D, C); the widths of each table's shards add up to the table's.
-        """
+        """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first."""
         next_column = dict.fromkeys((shard.table for shard in self._shards), 0)
         placed = []
         for device, candidate in np.argwhere(placement).tolist():

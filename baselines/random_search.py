@@ -68,14 +68,8 @@ class RandomSearch(QuerySearch):
 def draw_placements(task: ShardingTask, count: int, scores: Callable[[tuple[int, ...]], Floats]) -> Ints:
     """Draw placements of whole tables, the largest first; those that run out of memory are left out.
 
-    Args:
-        task: the task.
-        count: placements that are drawn.
-        scores: draws numbers of a shape, here (count, D). It is called for every table, which goes to the device with
-            the largest number among those with room.
-
-    Returns:
-        Device of every table, shape (P, T) with P up to `count`.
+    A table goes to the device with the largest score among those with room; `scores` draws them in a shape, (count, D).
+    Returns the device of every table, shape (P, T) with P up to `count`.
     """
     sizes = np.array([task.table_bytes(table) for table in task.tables])
     room = np.tile(np.array(task.capacity_bytes, dtype=np.int64), (count, 1))

@@ -88,15 +88,7 @@ class AutoShardNetwork(nn.Module):
         return OrderedTables(order, latents, states, batch.table_bytes.gather(1, order), even_ms)
 
     def actions(self, sums: Tensor, loads: Tensor) -> Tensor:
-        """Return what the policy sees of devices.
-
-        Args:
-            sums: of the latents of each device's tables, shape (..., D, 32).
-            loads: predicted cost over the task's even share, and bytes over capacity, shape (..., D, 2).
-
-        Returns:
-            Shape (..., D, 64).
-        """
+        """Return what the policy sees of devices, (..., D, 64): sums of latents, and loads as `Episodes.loads`."""
         return torch.cat([sums, self.load(loads)], dim=-1)
 
     def scores(self, states: Tensor, actions: Tensor) -> Tensor:
@@ -156,9 +148,6 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
     """Return the device of every table, in the task's order, where the highest score always wins.
 
     The tables are read by torch, all at once. Then a step is a few small products, which NumPy makes faster.
-
-    Raises:
-        NoFeasiblePlanError: a table fits nowhere any more.
     """
     batch = TaskBatch.of([task])
     tables = network.read(batch, network.sort(batch))
@@ -225,12 +214,8 @@ def play(
 ) -> Episodes:
     """Play one episode in every environment, drawing devices with the policy's probabilities.
 
-    Args:
-        network: the policy.
-        envs: N environments that place tables in the task's order, have been reset, and reset in the step after an end.
-        tasks: each is played in N / B environments, B of them.
-        batch: the same tasks.
-        generator: of all chance.
+    Each task is played in as many environments as the others. Environments place tables in the task's order, have been
+    reset, and reset in the step after an end.
     """
     tables = network.read(batch, network.sort(batch))
     task_of = torch.arange(envs.num_envs) * len(tasks) // envs.num_envs

@@ -249,13 +249,10 @@ def balance(cost: PlanCost) -> float:
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
-    """Draw plans that respect memory; those that get stuck are left out.
+    """Draw plans that respect memory, shape (n, T); those that get stuck are left out.
 
     A share is drawn for every device first, so that some devices get few tables: from those the costs of single tables
     are learned, which set the order of placing.
-
-    Returns:
-        The device of every table, shape (n, T); n is at most `count`.
     """
     preference = np.log(rng.dirichlet(np.ones(task.num_devices), size=count) + 1e-9)
     # The largest of log probabilities plus Gumbel noise is a draw.
@@ -275,14 +272,8 @@ def vtrace(log_ratios: Tensor, rewards: Tensor, discounts: Tensor, values: Tenso
     """Return V-trace targets and advantages of N sequences of T steps (equation 1 and section 4.2 of the paper).
 
     With equal policies (log ratios of 0) the targets are returns: the sums of discounted rewards, plus the value of the
-    state after the last step where that does not end the episode. Nothing here is differentiated.
-
-    Args:
-        log_ratios: log of the probability of the action taken by the policy that learns, less that by the policy that
-            played, shape (T, N).
-        rewards: shape (T, N).
-        discounts: of what follows each step, 0 where it ends the episode, shape (T, N).
-        values: of the states before each step and of the one after the last, shape (T + 1, N).
+    state after the last step where that does not end the episode. All arguments have shape (T, N), values (T + 1, N);
+    discounts are of what follows a step, 0 where it ends the episode. Nothing here is differentiated.
     """
     rho = log_ratios.exp().clamp(max=1.0)
     carried = discounts * rho

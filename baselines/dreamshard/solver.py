@@ -58,15 +58,7 @@ class PolicyNetwork(nn.Module):
         self.score = nn.Linear(LATENT + COST_WIDTHS[-1], 1)
 
     def forward(self, sums: Tensor, costs: Tensor) -> Tensor:
-        """Return the scores of devices.
-
-        Args:
-            sums: of the latents of each device's tables, shape (..., D, 32).
-            costs: predicted for each device, over `mean_table_ms`, shape (..., D, 3).
-
-        Returns:
-            Shape (..., D).
-        """
+        """Return the scores of devices: sums of latents (..., D, 32) and costs (..., D, 3) become (..., D)."""
         scores: Tensor = self.score(torch.cat([sums, self.costs(costs)], dim=-1))
         return scores[..., 0]
 
@@ -100,16 +92,10 @@ class Episodes(NamedTuple):
 def play(
     network: DreamShardNetwork, batch: TaskBatch, episodes: int, generator: torch.Generator | None = None
 ) -> Episodes:
-    """Play episodes: every step places the next table on a device with room for it.
+    """Play episodes on each task: every step places the next table on a device with room for it.
 
-    Tables come in descending order of their predicted cost alone on a device. The reward, minus the predicted overall
-    cost, comes at the end. An episode in which a table fits nowhere ends there.
-
-    Args:
-        network: predicts costs and scores devices.
-        batch: the tasks.
-        episodes: on each task.
-        generator: devices are drawn with the policy's probabilities; when None, the highest score wins.
+    Tables come in descending order of their predicted cost alone on a device. Devices are drawn with the policy's
+    probabilities; without a generator the highest score wins. An episode in which a table fits nowhere ends there.
     """
     num_tables = batch.table_mask.shape[1]
     num_devices = batch.device_mask.shape[1]
@@ -152,13 +138,10 @@ def play(
 
 
 def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
-    """Return the device of every table after an episode in which the highest score always wins.
+    """Return the device of every table as `play` places those of one task without a generator.
 
-    What `play` returns for one task without a generator. The score of a device depends on what it holds alone, so a
-    step changes one of them, and only that one is worked out.
-
-    Raises:
-        NoFeasiblePlanError: a table fits nowhere any more.
+    The score of a device depends on what it holds alone, so a step changes one of them, and only that one is worked
+    out.
     """
     features = table_features(task)
     cost_latents = encoded(network.cost.encoder, features)
@@ -202,12 +185,10 @@ def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:
 
 
 def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episodes) -> Tensor:
-    """Return the logarithms of the policy's probabilities in every step of episodes, with gradients.
+    """Return the logarithms of the policy's probabilities in every step, (B, E, T, D), with gradients.
 
     Devices without room have none here either, as when devices were drawn; the published code masks them only there.
-
-    Returns:
-        Shape (B, E, T, D), minus infinity for what was not allowed; all zeros in steps that placed nothing.
+    All are zero in steps that placed nothing.
     """
     order = episodes.order
     features = batch.features.gather(1, order[..., None].expand_as(batch.features))

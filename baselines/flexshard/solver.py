@@ -107,13 +107,9 @@ def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[
 
     Bytes of memory get a price, the same for all tables, and every table takes the pair of cut points with the least
     time and price. The lowest price at which all fit is found by bisection. So the last bytes of all tables save as
-    much time each.
-
-    Args:
-        choices: of every table.
-        budget: bytes of a device, on average.
-        share: of links inside of a node in the time of an all-to-all; the rest is that of links between nodes. Both
-            kinds work at the same time, and the slower one counts: which one that is shows when all tables are cut.
+    much time each. `budget` is of a device, on average. `share` is that of links inside of a node in the time of an
+    all-to-all; the rest is that of links between nodes. Both kinds work at the same time, and the slower one counts:
+    which one that is shows when all tables are cut.
     """
     times = [c.others_ms + share * c.inside_ms + (1 - share) * c.between_ms for c in choices]
 

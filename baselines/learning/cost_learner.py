@@ -52,15 +52,7 @@ class CostNetwork(nn.Module):
         return torch.cat([head(sums) for head in self.heads], dim=-1) * self.unit_ms[:-1]
 
     def overall_ms(self, sums: Tensor, device_mask: Tensor) -> Tensor:
-        """Return the costs of plans.
-
-        Args:
-            sums: of every device, shape (B, E, D, 32).
-            device_mask: devices that exist, shape (B, D).
-
-        Returns:
-            Shape (B, E).
-        """
+        """Return the costs of plans: sums of every device (B, E, D, 32) and devices that exist (B, D) become (B, E)."""
         overall: Tensor = self.overall(max_over_devices(sums, device_mask))
         return overall[..., 0] * self.unit_ms[-1]
 
@@ -78,15 +70,10 @@ class CostTargets(NamedTuple):
 
 
 def cost_losses(network: CostNetwork, sums: Tensor, targets: CostTargets) -> Mapping[str, Tensor]:
-    """Return the mean squared errors of the four heads; the loss is their sum.
+    """Return the mean squared errors of the four heads on sums of shape (N, D, 32); the loss is their sum.
 
     Errors are relative to the plan's cost. The published loss is of ms, on tasks that cost about the same; those of one
     suite differ by a factor of 20, and the narrow ones would not be learned.
-
-    Args:
-        network: whose heads are compared.
-        sums: of the latents of every device's tables, shape (N, D, 32).
-        targets: of the same plans.
     """
     unit = targets.overall_ms[:, None, None]
     errors = (network.device_ms(sums) - targets.device_ms) / unit

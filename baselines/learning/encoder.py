@@ -50,12 +50,7 @@ class TableEncoder(nn.Module):
 
 
 def on_device(devices: Tensor, num_devices: int) -> Tensor:
-    """Return 1.0 where a table is on a device, shape (..., T) becomes (..., T, D).
-
-    Args:
-        devices: of every table, -1 for none.
-        num_devices: D.
-    """
+    """Return 1.0 where a table is on a device, -1 being none: shape (..., T) becomes (..., T, D)."""
     return (devices[..., None] == torch.arange(num_devices)).to(torch.get_default_dtype())
 
 
@@ -65,26 +60,12 @@ def quantized_tensor(values: Tensor) -> Tensor:
 
 
 def sum_per_device(latents: Tensor, devices: Tensor, num_devices: int) -> Tensor:
-    """Return the sum of the latents of every device's tables; an empty device has zeros.
-
-    Args:
-        latents: of the tables of B tasks, shape (B, T, K).
-        devices: of every table in E plans of each task, -1 for none, shape (B, E, T).
-        num_devices: D.
-
-    Returns:
-        Shape (B, E, D, K).
-    """
+    """Return the sums of latents (B, T, K) over the tables of every device, those being (B, E, T): (B, E, D, K)."""
     return torch.einsum("betd,btk->bedk", on_device(devices, num_devices), latents)
 
 
 def max_over_devices(values: Tensor, device_mask: Tensor) -> Tensor:
-    """Return the elementwise maximum over the devices that exist: (B, E, D, K) becomes (B, E, K).
-
-    Args:
-        values: not negative, as latents are.
-        device_mask: shape (B, D).
-    """
+    """Return the maximum over the devices that exist of what is not negative: (B, E, D, K) becomes (B, E, K)."""
     return (values * device_mask[:, None, :, None]).amax(dim=2)
 
 
@@ -122,12 +103,7 @@ def forward(layers: Sequence[Linear], x: Floats, *, end_with_relu: bool = False)
 
 
 def side_by_side(chains: Iterable[nn.Module], units: Tensor) -> list[Linear]:
-    """Return chains of two linear layers, with one output each, as one chain that has all their outputs.
-
-    Args:
-        chains: that take the same inputs, n of them.
-        units: what their outputs are multiplied by, shape (n,).
-    """
+    """Return chains of two linear layers, with one output each times its unit, as one chain with all outputs."""
     firsts, lasts = zip(*map(linears_of, chains), strict=True)
     widths = [len(last.weight) for last in lasts]
     ends = np.cumsum(widths)

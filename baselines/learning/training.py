@@ -60,16 +60,11 @@ class TrainingOracle:
         self.queries = 0
 
     def price(self, task: ShardingTask, devices: Ints) -> Floats:
-        """Return the times of plans, infinite for infeasible ones, shape (P, D, 5) as `PlanCost.per_device`.
-
-        Args:
-            task: the task.
-            devices: of every table in every plan, shape (P, T).
-        """
+        """Return the times of plans that put tables on devices of shape (P, T); see `price_plans`."""
         return self.price_plans(task, [ShardingPlan.table_wise(task, row) for row in devices.tolist()])
 
     def price_plans(self, task: ShardingTask, plans: list[ShardingPlan]) -> Floats:
-        """Return the times of plans in any form, shape (P, D, 5)."""
+        """Return times as `PlanCost.per_device`, infinite for infeasible plans, shape (P, D, 5)."""
         self.queries += len(plans)
         return np.array([cost.per_device for cost in self.cost.evaluate(task, plans)])
 
@@ -98,14 +93,9 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Train one step.
+        """Train step `number`, from 0 on, and return figures for the learning curve, such as losses.
 
-        Args:
-            number: of the step, from 0 on. Learning rates follow from it.
-            rng: all chance comes from it. Every step has its own, so that a resumed training draws the same.
-
-        Returns:
-            Figures for the learning curve, such as losses.
+        All chance comes from `rng`. Every step has its own, so that a resumed training draws the same.
         """
 
 
@@ -147,15 +137,9 @@ def train(
 ) -> TrainingLog:
     """Train, and leave the best weights of all evaluations in the learner's network.
 
-    The same learner, steps and seed give the same weights, also when training was killed and resumed.
-
-    Args:
-        learner: what is trained.
-        validate: returns figures of the network as it is; the smallest first figure is best.
-        steps: of training in all.
-        seed: of all chance.
-        identity: what the training is about, JSON-ready; a checkpoint of another is refused.
-        options: how the loop runs.
+    The same learner, steps and seed give the same weights, also when training was killed and resumed. `validate`
+    returns figures of the network as it is, the smallest first one being the best. A checkpoint of another identity is
+    refused.
 
     Raises:
         TrainingError: a loss or a weight is no number; the last checkpoint is as it was.

@@ -110,12 +110,7 @@ class Episodes:
         self._catalog.number(task)
 
     def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
-        """Return the cheapest plan of episodes; of equally cheap plans the first counts.
-
-        Args:
-            network: scores actions.
-            episodes: N, at most those given to the constructor. Nothing is drawn in the first one.
-            seed: of what is drawn in the others.
+        """Return the cheapest plan of some episodes; of equally cheap plans the first counts.
 
         Raises:
             NoFeasiblePlanError: in every episode a shard fits nowhere any more.
@@ -129,14 +124,7 @@ class Episodes:
         return merged(self._task, plan) if self._every_kind else plan
 
     def play(self, network: SetNetwork, episodes: int, rng: np.random.Generator, *, keep: bool = False) -> Played:
-        """Play episodes, all at once. In the first one the valid action with the highest score always wins.
-
-        Args:
-            network: scores actions.
-            episodes: N.
-            rng: of what is drawn in the others, with scores as logits.
-            keep: whether decisions are returned.
-        """
+        """Play some episodes, all at once; only in the first one nothing is drawn."""
         features = self._catalog.shard["features"]
         policy = ArrayScores(network, features, self._task.num_devices, halves=self._splits is not None)
         holders = self._catalog.kind["holders"] if network.every_kind else None

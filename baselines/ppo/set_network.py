@@ -83,11 +83,7 @@ class SetNetwork(nn.Module):
         return REPLICATE + 1 if self.every_kind else HALVE + 1
 
     def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the scores of all actions, shape (N, actions), and the expected return, shape (N, 1).
-
-        Args:
-            seen: entries of the observation, each of shape (N, ...).
-        """
+        """Return the scores of all actions, shape (N, actions), and the expected return, shape (N, 1)."""
         scene, devices = self._look(seen)
         return self._score(scene, devices, seen), self.value(scene)
 
@@ -153,12 +149,10 @@ def _rows_by_holders(holders: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
 
 
 def observations_of(table: Floats, devices: Floats, rest: Floats) -> dict[str, Tensor]:
-    """Return observations of n episodes of ColumnWise, or of AnyWise, as `SetNetwork` takes them, in single precision.
+    """Return observations of n episodes of ColumnWise or AnyWise as `SetNetwork` takes them, in single precision.
 
-    Args:
-        table: entry "table", shape (n, 25).
-        devices: entries "devices" and "times", shape (n, D, 9).
-        rest: entries "progress", "remaining" and "splits", shape (n, 8), and "kind" of AnyWise, shape (n, 10).
+    Entries are "table", shape (n, 25); "devices" and "times", shape (n, D, 9); and "progress", "remaining", "splits"
+    and in AnyWise "kind", shape (n, 8) or (n, 10).
     """
     of_devices, times = np.split(devices, [_PER_DEVICE["devices"]], axis=2)
     progress, remaining, splits, kind = np.split(rest, _ENDS_OF_REST, axis=1)
@@ -206,15 +200,7 @@ class ArrayScores:
         self._of_shards = encoded @ of_table + bias
 
     def of_steps(self, shards: Ints, rest: Floats) -> Floats:
-        """Return the inputs of the first layers that do not depend on where shards are.
-
-        Args:
-            shards: numbers of the shards that come up in n episodes, shape (n,).
-            rest: as `observations_of` takes them.
-
-        Returns:
-            Shape (n, 64), or (n, 128) where halving is scored.
-        """
+        """Return what of the inputs of the first layers does not depend on where shards are, (n, 64) or (n, 128)."""
         of_steps: Floats = self._of_shards[shards] + rest @ self._of_rest
         return of_steps
 

@@ -41,15 +41,7 @@ def assign(
 
     A table is on one device. Of its splits any mixture may be chosen: they save less and less per byte, so that a
     mixture of two that follow each other is the cheapest for its bytes, and needs no whole number. Memory of devices
-    and hosts is obeyed.
-
-    Args:
-        task: the task.
-        splits: of each table, see `splits_of`.
-        column_ms: what a device takes to exchange one column.
-        gap: relative gap at which HiGHS may stop.
-        nodes: of the search tree at most.
-        time_limit_s: likewise, which makes results depend on the machine.
+    and hosts is obeyed. `column_ms` is what a device takes to exchange one column.
     """
     devices = range(task.num_devices)
     topology = task.topology

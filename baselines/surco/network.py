@@ -141,19 +141,12 @@ class SurCoNetwork(nn.Module):
         return latents
 
     def log_ms(self, batch: TaskBatch, latents: Tensor, assignment: Tensor) -> Tensor:
-        """Return the logarithm of what plans cost by the cost network, with soft maxima over devices.
+        """Return the logarithm of what plans cost by the cost network, with soft maxima over devices, shape (B,).
 
         The three heads are added up for the slowest device. The forward exchange, which has no head, waits for it and
         then takes as long as the backward exchange. The overall head of DreamShard would see the largest latents over
-        devices alone, so that few tables had a gradient, and it ranks good plans worse.
-
-        Args:
-            batch: the tasks.
-            latents: of their tables, as `latents` returns them.
-            assignment: share of every table on every device, shape (B, T, D).
-
-        Returns:
-            Shape (B,).
+        devices alone, so that few tables had a gradient, and it ranks good plans worse. The assignment is the share of
+        every table on every device, shape (B, T, D).
         """
         phases = self.cost.device_ms(torch.einsum("btd,btk->bdk", assignment, latents))
         # An untrained network may say less than nothing.

@@ -136,14 +136,7 @@ class Improved(NamedTuple):
 
 
 def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Improved:
-    """Take gradient steps on surrogate costs; return those of every task with the lowest estimate.
-
-    Args:
-        network: its cost network gives the estimates; it is not changed.
-        batch: the tasks.
-        costs: to start from, shape (B, T, D).
-        settings: steps, learning rate and temperature.
-    """
+    """Take gradient steps on surrogate costs, (B, T, D); return those of every task with the lowest estimate."""
     costs = costs.detach().clone()
     best = costs.clone()
     lowest = torch.full((len(batch),), math.inf)

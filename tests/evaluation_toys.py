@@ -115,16 +115,12 @@ class Mirrored:
 
 
 class Wanders:
-    """Changes the current folder."""
-
     def solve(self, task, cost, seed=0):
         os.chdir("/")
         return Halves().solve(task, cost)
 
 
 class Tuned:
-    """Takes a setting, which does nothing."""
-
     def __init__(self, k: int = 0) -> None:
         self.k = k
 
@@ -133,8 +129,6 @@ class Tuned:
 
 
 class CrashesUnprintably:
-    """Raises an error whose message raises."""
-
     def solve(self, task, cost, seed=0):
         class Mute(Exception):
             def __str__(self) -> str:
@@ -144,8 +138,6 @@ class CrashesUnprintably:
 
 
 class HollowPlan:
-    """Returns a plan without its fields."""
-
     def solve(self, task, cost, seed=0):
         return object.__new__(ShardingPlan)
 
@@ -158,50 +150,36 @@ class Overfull:
 
 
 class GivesUp:
-    """Finds no plan."""
-
     def solve(self, task, cost, seed=0):
         raise NoFeasiblePlanError("table 't3' fits nowhere")
 
 
 class Validates:
-    """Finds out that its plan does not fit."""
-
     def solve(self, task, cost, seed=0):
         ShardingPlan.table_wise(task, [0, 0, 0, 0]).validate(task)
 
 
 class Crashes:
-    """Has a bug."""
-
     def solve(self, task, cost, seed=0):
         raise KeyError("missing\nthing")
 
 
 class Exits:
-    """Tries to end the process."""
-
     def solve(self, task, cost, seed=0):
         raise SystemExit(3)
 
 
 class ReturnsNothing:
-    """Forgets to return."""
-
     def solve(self, task, cost, seed=0):
         return None
 
 
 class WrongTask:
-    """Returns a plan for another task."""
-
     def solve(self, task, cost, seed=0):
         return Halves().solve(replace(task, batch_size=1), cost)
 
 
 class Meddles:
-    """Changes the frozen task by force."""
-
     def solve(self, task, cost, seed=0):
         object.__setattr__(task, "batch_size", 1)
         return Halves().solve(task, cost)

@@ -98,20 +98,14 @@ def test_the_end_of_a_child_is_told_with_its_last_line(start, message, reason):
     assert child.dead
 
 
-def test_a_signal_is_named(start):
+def test_a_signal_is_named_and_what_does_not_start_says_why(start):
     child = start()
     facts(child)
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(ChildError, match=r"was killed by signal 9 \(SIGKILL\); the system may have run out of memory"):
         ask(child, 4)
-
-
-def test_a_module_that_is_not_there_is_a_failed_start(start):
     child = start(module="shardgym.no_such_module")
     assert child.receive(60.0) == ("failed", "ModuleNotFoundError: No module named 'shardgym.no_such_module'")
-
-
-def test_what_cannot_be_pickled_is_refused(start):
     with pytest.raises(InputError, match="cannot be handed to a process of its own: TypeError: cannot pickle"):
         start(threading.Lock())
 

@@ -82,6 +82,12 @@ def test_tasks_are_swept(capsys):
     per_device = ["--batch-per-device", "10", "--devices", "2,4", "--out", "other"]
     assert main(["sweep", "task.json", "--gpus", "a100", *per_device, "--solver", "lpt", "--json"]) == 0
     assert [one["batch_size"] for one in json.loads(capsys.readouterr().out)["machines"]] == [20, 40]
+    for name, message in (
+        ("nothing", "unknown pool 'nothing'"),
+        ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),
+    ):
+        assert main(["sweep", name, "--gpus", "h100", "--devices", "2"]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.torchrec
@@ -120,15 +126,3 @@ def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, arguments, m
     assert message in said
     assert said.count("\n") == 1
     assert not list(here.glob("out/*.json*"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing", "unknown pool 'nothing'"),
-        ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),
-    ],
-)
-def test_models_that_there_are_not(capsys, name, message):
-    assert main(["sweep", name, "--gpus", "h100", "--devices", "2"]) == 2
-    assert message in capsys.readouterr().err

@@ -367,7 +367,6 @@ def test_groups_train_together() -> None:
 POOLED = {
     ("rows", "bd"): True,
     ("rows", "c"): False,
-    ("even columns", "abcd"): True,
     ("grid", "b"): True,
     ("grid", "a"): False,
     ("replicas", "abcd"): True,

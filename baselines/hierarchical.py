@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, get_args
 
 from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
 from baselines.greedy import alone_ms, place_greedily, whole_table_ms
-from baselines.karmarkar_karp import place_by_difference
 from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of
@@ -22,7 +21,6 @@ from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask, exact_bytes
 from shardgym.tasks.topology import MAX_MEMORY_BYTES
 
-Balance = Literal["lpt", "karmarkar_karp"]
 Inside = Literal["best", "table_wise", "column_wise", "row_wise"]
 
 #: Largest pieces of columns that are tried, in shares of the average time of a node's devices.
@@ -38,9 +36,9 @@ class Hierarchical:
     are cut by rows are added up over its links before they leave it. TorchRec calls that `table_row_wise`, and
     `table_column_wise`; with one domain these are `row_wise` and `column_wise`. The search below is ours.
 
-    1. Tables are split among the nodes by what the oracle says that each computes alone. A node takes as many bytes as
-       its devices together; one with fewer devices gets less time. Where such a split leaves a kind of plan without
-       room, one that balances bytes is tried, too.
+    1. Tables are split among the nodes by LPT, by what the oracle says that each computes alone. A node takes as many
+       bytes as its devices together; one with fewer devices gets less time. Where such a split leaves a kind of plan
+       without room, one that balances bytes is tried, too.
     2. Inside each node, pieces are placed by LPT on devices with room. Columns are cut into 2, 4, 8, ... pieces, at
        most as many as devices; those of one table that meet on a device become one shard. Rows are cut evenly over all
        devices of the node. Mean-pooled tables and those with too few rows are not cut by rows.
@@ -50,20 +48,16 @@ class Hierarchical:
        next to the best are tried. The cheapest plan is returned, which never costs more than those of the other three.
 
     Args:
-        balance: how tables are split among nodes: longest processing time first, or largest differencing. The latter
-            is for nodes that are alike: where the last one has fewer devices, it is LPT, too.
         inside: what is done with all tables of a node; "best" decides for each. Only "best" and "column_wise" halve
             pieces that fit nowhere.
 
     Raises:
-        InputError: another word for one of these.
+        InputError: `inside` is another word.
     """
 
-    def __init__(self, balance: Balance = "lpt", inside: Inside = "best") -> None:
-        for name, choice, choices in (("balance", balance, get_args(Balance)), ("inside", inside, get_args(Inside))):
-            if choice not in choices:
-                raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
-        self.balance = balance
+    def __init__(self, inside: Inside = "best") -> None:
+        if inside not in get_args(Inside):
+            raise InputError(f"inside={inside!r}: expected one of {', '.join(get_args(Inside))}")
         self.inside = inside
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
@@ -83,7 +77,7 @@ class Hierarchical:
         sizes = [float(task.table_bytes(table)) for table in task.tables]
         for number, figures in enumerate((plans.whole_ms, sizes)):
             try:
-                plans.splits[number] = split_among_nodes(task, figures, self.balance)
+                plans.splits[number] = split_among_nodes(task, figures)
             except NoFeasiblePlanError as error:
                 plans.errors.append(error)
                 continue
@@ -105,17 +99,8 @@ class Node(NamedTuple):
     tables: list[int]
 
 
-def split_among_nodes(task: ShardingTask, figures: Sequence[float], balance: Balance) -> list[Node]:
-    """Give every table to one node, so that sums of figures over devices are about alike.
-
-    Args:
-        task: what to split.
-        figures: of each table, none negative.
-        balance: by which method, see `Hierarchical`.
-
-    Raises:
-        NoFeasiblePlanError: a table fits in no node.
-    """
+def split_among_nodes(task: ShardingTask, figures: Sequence[float]) -> list[Node]:
+    """Give every table to one node by LPT, so that sums of figures over devices are about alike."""
     size = task.topology.fast_domain_size
     every = range(task.num_devices)
     nodes = [Node(every[first : first + size], []) for first in every[::size]]
@@ -124,10 +109,7 @@ def split_among_nodes(task: ShardingTask, figures: Sequence[float], balance: Bal
     # Each node is one device of a made-up task.
     coarse = task.part(room, topology=task.topology.roomy(len(nodes)))
     try:
-        if balance == "karmarkar_karp" and len(set(speeds)) == 1:
-            plan = place_by_difference(coarse, figures)
-        else:
-            plan = place_greedily(coarse, figures, speeds=speeds)
+        plan = place_greedily(coarse, figures, speeds=speeds)
     except NoFeasiblePlanError as error:
         raise NoFeasiblePlanError(f"with each of {len(nodes)} nodes taken as one device: {error}") from None
     node_of = {shard.table: shard.devices[0] for shard in plan.shards}

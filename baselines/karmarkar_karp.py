@@ -37,20 +37,16 @@ class KarmarkarKarp:
         """
         check_solve_arguments(task, cost, seed)
         check_possible(task)
-        return place_by_difference(task, whole_table_ms(task, cost).tolist())
-
-
-def place_by_difference(task: ShardingTask, times: Sequence[float]) -> ShardingPlan:
-    """Return whole tables, which take these times, on devices by largest differencing, with memory repaired."""
-    sizes = [task.table_bytes(table) for table in task.tables]
-    sets = difference(times, task.num_devices)
-    by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
-    by_memory = np.argsort(-np.array(task.capacity_bytes), kind="stable")
-    devices = np.zeros(task.num_tables, dtype=np.int64)
-    for device, tables in zip(by_memory.tolist(), by_bytes, strict=True):
-        devices[tables] = device
-    repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.capacity_bytes))
-    return place_greedily(task, times) if repaired is None else ShardingPlan.table_wise(task, repaired.tolist())
+        times = whole_table_ms(task, cost).tolist()
+        sizes = [task.table_bytes(table) for table in task.tables]
+        sets = difference(times, task.num_devices)
+        by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
+        by_memory = np.argsort(-np.array(task.capacity_bytes), kind="stable")
+        devices = np.zeros(task.num_tables, dtype=np.int64)
+        for device, tables in zip(by_memory.tolist(), by_bytes, strict=True):
+            devices[tables] = device
+        repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.capacity_bytes))
+        return place_greedily(task, times) if repaired is None else ShardingPlan.table_wise(task, repaired.tolist())
 
 
 class _Partition(NamedTuple):

@@ -126,13 +126,7 @@ class _Best(NamedTuple):
 
 
 class LookaheadPlacement:
-    """Shards that are placed, and what devices take.
-
-    Args:
-        task: the task.
-        costs: of the oracle.
-        largest_first: whether tables come in descending order of bytes; else of columns times pooling factor.
-    """
+    """Shards that are placed, and what devices take; columns times pooling factor come first, or the largest."""
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts, *, largest_first: bool = False) -> None:
         self._task = task

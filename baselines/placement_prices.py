@@ -98,16 +98,6 @@ class Neighbourhood:
     Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
     every change is evaluated as a whole plan. No device gets two shards of a table.
 
-    Args:
-        task: the task.
-        cost: the oracle.
-        plan: feasible; where it begins.
-
-    Attributes:
-        shards: with the devices on which they are, one for each.
-        devices: of the shards, shape (C,).
-        can_be_halved: whether a shard has two columns units or more, shape (C,).
-
     Raises:
         InputError: `cost` cannot price tasks of this kind.
     """

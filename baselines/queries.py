@@ -32,10 +32,6 @@ class Queries:
         limit: given by the user; when None, any number with a time limit, else 50 for each table, or 32 where the cost
             is measured.
         run: the search.
-
-    Attributes:
-        limit: queries in all; infinite for any number.
-        asked: queries so far.
     """
 
     def __init__(self, limit: int | None, run: SearchRun) -> None:

@@ -106,17 +106,7 @@ class AutoShardNetwork(nn.Module):
 
 
 class DeviceLoads:
-    """What is on the devices of N placements.
-
-    Args:
-        network: predicts costs.
-        memory_bytes: of the devices, shape (N, D).
-        even_ms: of the tasks, shape (N,).
-
-    Attributes:
-        sums: of the latents of each device's tables, shape (N, D, 32).
-        used: bytes, shape (N, D).
-    """
+    """What is on the devices of N placements: sums of latents, shape (N, D, 32), and bytes, shape (N, D)."""
 
     def __init__(self, network: AutoShardNetwork, memory_bytes: Tensor, even_ms: Tensor) -> None:
         self._network = network

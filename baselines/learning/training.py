@@ -40,18 +40,7 @@ class TrainingError(ShardGymError):
 
 
 class TrainingOracle:
-    """Prices plans and counts them.
-
-    Args:
-        cost: what solvers may query.
-
-    Attributes:
-        cost: as given.
-        queries: plans priced so far.
-
-    Raises:
-        InputError: the cost is a judge.
-    """
+    """Prices plans and counts them; `InputError` where the cost is a judge."""
 
     def __init__(self, cost: CostModel) -> None:
         if cost.scores_only:

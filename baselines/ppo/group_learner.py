@@ -56,12 +56,7 @@ class GroupSettings(Record):
 class GroupLearner(Learner):
     """Nothing but the network and its optimiser is carried over from step to step.
 
-    Every placement of a played episode counts as a query; what the teacher asks does not.
-
-    Args:
-        setup: see `Learner`.
-        teacher: whose plans are imitated.
-        **rules: of the episodes, see `Episodes`.
+    Every placement of a played episode counts as a query; what the teacher, whose plans are imitated, asks does not.
 
     Raises:
         InputError: there is no step left after those of imitation.

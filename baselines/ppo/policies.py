@@ -22,12 +22,7 @@ except ModuleNotFoundError as error:
 
 
 class SetFeatures(BaseFeaturesExtractor):
-    """Scores of all actions and the value as features, which the policy below only takes apart.
-
-    Args:
-        space: the observation space.
-        network: to be trained; a new one when None.
-    """
+    """Scores of all actions and the value as features, which the policy below only takes apart."""
 
     def __init__(self, space: spaces.Dict, network: SetNetwork | None = None) -> None:
         super().__init__(space, features_dim=spaces.flatdim(space["action_mask"]) + 1)
@@ -50,13 +45,7 @@ class _Columns(nn.Module):
 
 
 class SetPolicy(MaskableMultiInputActorCriticPolicy):
-    """For `MaskablePPO` of sb3-contrib: a policy that has no layers but those of the network.
-
-    Args:
-        *arguments: of the base class.
-        network: to be trained; a new one when None.
-        **keywords: of the base class.
-    """
+    """For `MaskablePPO` of sb3-contrib: a policy that has no layers but those of a network, given or new."""
 
     def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
         layers = {

@@ -169,11 +169,7 @@ class ArrayScores:
     The first layers of both scores are linear in what they see. So they are added up from what is known of all shards
     before, from what is left to place, and from what the devices hold.
 
-    Args:
-        network: with the weights; changes to them are not seen later.
-        shards: features of all shards that may come up, shape (S, 25).
-        num_devices: D.
-        halves: whether halving is scored.
+    Changes to the weights are not seen later. `shards` are features of all that may come up, shape (S, 25).
     """
 
     def __init__(self, network: SetNetwork, shards: Floats, num_devices: int, *, halves: bool) -> None:
@@ -207,12 +203,7 @@ class ArrayScores:
     def scores(self, of_steps: Floats, devices: Floats, holders: Ints | None = None) -> Floats:
         """Return the scores of all devices, and behind them of halving, shape (n, D + 1), or of all cuts, (n, D + 3).
 
-        They are quantized, see `shardgym.costs.ties`.
-
-        Args:
-            of_steps: see there.
-            devices: entries "devices" and "times" of the observations, shape (n, D, 9).
-            holders: of the shards, shape (n,); None where each has one.
+        They are quantized, see `shardgym.costs.ties`. Devices are as in `Moments`; holders are of the shards, (n,).
         """
         shape = devices.shape[:2]
         if self._every_kind:

@@ -57,15 +57,14 @@ def nodes_of(task, plan):
     return [node for (node,) in nodes]
 
 
-@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_nodes_are_about_as_balanced_as_can_be(balance, nodes):
-    """Graham's bound for LPT is 4/3 - 1/3m of the optimum; Karmarkar and Karp's method keeps to it here."""
+def test_nodes_are_about_as_balanced_as_can_be(nodes):
+    """Graham's bound for LPT is 4/3 - 1/3m of the optimum."""
     rng = np.random.default_rng(nodes)
     task = nodes_task(VARIED, (ROOM,) * 2 * nodes)
     for _ in range(4):
         figures = rng.integers(1, 100, size=task.num_tables).tolist()
-        split = split_among_nodes(task, figures, balance)
+        split = split_among_nodes(task, figures)
         assert sorted(n for node in split for n in node.tables) == list(range(task.num_tables))
         assert [node.devices for node in split] == [range(2 * k, 2 * k + 2) for k in range(nodes)]
         slowest = max(sum(figures[n] for n in node.tables) for node in split)
@@ -76,13 +75,12 @@ def test_nodes_are_about_as_balanced_as_can_be(balance, nodes):
         assert best <= slowest <= best * (4 / 3 - 1 / (3 * nodes))
 
 
-@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
-def test_a_smaller_last_node_gets_less(balance):
+def test_a_smaller_last_node_gets_less():
     task = nodes_task([(10, 4, 1.0)] * 12, (ROOM,) * 6, domain=4)
-    split = split_among_nodes(task, [1.0] * 12, balance)
+    split = split_among_nodes(task, [1.0] * 12)
     assert [(len(node.devices), len(node.tables)) for node in split] == [(4, 8), (2, 4)]
     for inside in KINDS:
-        nodes_of(task, Hierarchical(balance, inside).solve(task, ROOFLINE))
+        nodes_of(task, Hierarchical(inside).solve(task, ROOFLINE))
 
 
 @pytest.mark.parametrize(
@@ -141,12 +139,12 @@ def test_the_best_cuts_columns_of_those_tables_alone_that_are_too_long():
     assert kinds_of(task, plans[-1]) == ["table_column_wise"] + ["table_wise"] * 9
 
 
-@pytest.mark.parametrize(("cost", "balance"), [("gpu", "lpt"), ("torchrec_rating", "karmarkar_karp")])
-def test_the_best_never_costs_more_than_one_kind(cost, balance):
+@pytest.mark.parametrize("cost", ["gpu", "torchrec_rating"])
+def test_the_best_never_costs_more_than_one_kind(cost):
     model = make_cost(cost)
     for pooling, seed in ((1.0, 0), (30.0, 1)):
         task = dgx_task(12, 16, pooling, seed)
-        plans = [Hierarchical(balance, inside).solve(task, model) for inside in KINDS]
+        plans = [Hierarchical(inside).solve(task, model) for inside in KINDS]
         *others, best = (answer.total_ms for answer in model.evaluate(task, plans))
         assert best <= min(others) * (1 + 1e-9)
 

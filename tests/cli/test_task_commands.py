@@ -67,7 +67,8 @@ def test_solve_says_what_the_solver_proves(capsys):
     assert json.loads(capsys.readouterr().out)["lower_bound_ms"] is None
 
 
-def test_plan_show_draws_devices_memory_and_cost(capsys):
+def test_plan_show_draws_devices_memory_and_cost(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")  # there is no room for bars in a narrow terminal
     solve("plan.json")
     capsys.readouterr()
     assert main(["plan", "show", "task.json", "plan.json", "--cost", "evaluation_toys:CountCost"]) == 0

@@ -10,10 +10,9 @@ import math
 import numpy as np
 
 from baselines.placement_prices import PlacementPrices
-from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_int
 from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.evaluation.solver import Observer, check_solve_arguments
 from shardgym.plans.feasibility import check_possible

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError
+from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, check_instance, check_int
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible, exceeds_devices
 from shardgym.plans.plan import ShardingPlan

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.ties import quantized
-from shardgym.errors import NO_PLAN, InputError, MeasurementError
+from shardgym.errors import NO_PLAN, InputError, MeasurementError, check_int, short_repr
 from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 

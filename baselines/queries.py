@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 
 from baselines.column_greedy import place_with_cuts, whole_tables
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
+from shardgym.errors import check_int
 from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.evaluation.solver import Observer, check_solve_arguments
 from shardgym.plans.feasibility import check_possible

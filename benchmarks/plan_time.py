@@ -31,9 +31,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, make_cost
-from shardgym.arguments import check_int
 from shardgym.cli.common import open_solver
-from shardgym.errors import InputError, ShardGymError
+from shardgym.errors import InputError, ShardGymError, check_int
 from shardgym.evaluation.solver import Solver, call_solver, solver_names, warm_up
 
 TOO_LONG = "-"

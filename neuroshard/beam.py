@@ -9,8 +9,8 @@ import numpy as np
 
 from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.shard_table import plan_of
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
+from shardgym.errors import check_int
 from shardgym.evaluation.incumbent import Incumbent
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.

@@ -8,10 +8,24 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import operator
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 _LONGEST_LINE = 500
+
+
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxlevel = 3
+_SHORT_REPR.maxstring = 60
+_SHORT_REPR.maxlong = 60
+_SHORT_REPR.maxother = 60
+
+
+def short_repr(value: Any) -> str:
+    """Return the beginning of a value's `repr`, at most 60 characters, however large and nested the value is."""
+    return _SHORT_REPR.repr(value)[:60]
 
 
 class ShardGymError(Exception):
@@ -152,3 +166,25 @@ def import_extra(module: str, purpose: str, extra: str = "data") -> Any:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise MissingDependencyError(package, extra, purpose) from None
+
+
+def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> None:
+    """Raise `InputError`, which ends in `remedy`, unless an argument is an instance of a class."""
+    if not isinstance(value, cls):
+        article = "an" if cls.__name__[0] in "AEIOU" else "a"
+        end = f"; {remedy}" if remedy else ""
+        raise InputError(
+            f"{name}: expected {article} {cls.__name__}, got {type(value).__name__} {short_repr(value)}{end}"
+        )
+
+
+def check_int(name: str, value: Any, least: int = 0) -> int:
+    """Return a whole number, Python's or NumPy's, as an `int`; raises `InputError` when it is less than `least`."""
+    # `operator.index` takes NumPy integers and refuses floats and text; booleans would pass as 0 and 1.
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InputError(f"{name} {short_repr(value)} is not a whole number from {least} on")
+    return number

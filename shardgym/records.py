@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import operator
-import reprlib
 import typing
 from abc import ABCMeta
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from shardgym.errors import InputError
+from shardgym.errors import InputError, short_repr
 from shardgym.files import read_text
 
 #: Configuration of every record's dataclass.
@@ -30,17 +29,6 @@ CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 #: What pydantic calls the error of a field that a record does not have.
 _UNKNOWN_FIELD = "unexpected_keyword_argument"
-
-_SHORT_REPR = reprlib.Repr()
-_SHORT_REPR.maxlevel = 3
-_SHORT_REPR.maxstring = 60
-_SHORT_REPR.maxlong = 60
-_SHORT_REPR.maxother = 60
-
-
-def short_repr(value: Any) -> str:
-    """Return the beginning of a value's `repr`, at most 60 characters, however large and nested the value is."""
-    return _SHORT_REPR.repr(value)[:60]
 
 
 def _to_int(value: Any) -> int:

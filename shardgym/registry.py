@@ -9,8 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest
-from shardgym.records import short_repr
+from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest, short_repr
 
 
 def registered(group: str) -> dict[str, str]:

@@ -26,7 +26,8 @@ from shardgym import (
     UniformIds,
     ZipfIds,
 )  # fmt: skip
-from shardgym.records import CONFIG, Record, short_repr
+from shardgym.errors import short_repr
+from shardgym.records import CONFIG, Record
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),

@@ -15,18 +15,16 @@ from gymnasium.vector import VectorEnv
 from torch import nn
 
 from baselines.learning.weights import SolverCard, digest_of, load_card, load_network, save_network
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
 from shardgym.envs import ENV_IDS
 from shardgym.envs.vector_env import IDLE
-from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError, import_extra
+from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError, check_int, import_extra, short_repr
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import short_repr
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 from shardgym.training.fitting import one_thread

@@ -29,9 +29,8 @@ from baselines.learning.weights import (
     save_network,
     shipped_weights,
 )
-from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
 from shardgym.plans.feasibility import check_possible

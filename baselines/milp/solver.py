@@ -18,9 +18,8 @@ from baselines.queries import IncumbentSearch, SearchRun
 from neuroshard.plus.nodes import packed
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
-from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
+from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, check_int
 from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.evaluation.solver import Solver, call_solver
 from shardgym.plans.plan import ShardingPlan

@@ -13,9 +13,8 @@ from baselines.milp.linear_program import LinearProgram, Sum
 from baselines.queries import IncumbentSearch, SearchRun
 from baselines.recshard.search import Search
 from neuroshard.row_splits import Split, splits_of
-from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int
 from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
 from shardgym.plans.plan import ShardingPlan

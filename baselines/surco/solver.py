@@ -19,11 +19,10 @@ from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import Learner, Setup, torch_generator
 from baselines.surco.network import SurCoNetwork, assign, straight_through
-from shardgym.arguments import check_instance
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_instance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.tasks.task import ShardingTask

@@ -7,16 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_int, short_repr
 from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import Kind, ShardingPlan
-from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 
 #: By what TorchRec's partitioner orders tables before it places one after the other.

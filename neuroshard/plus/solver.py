@@ -18,14 +18,12 @@ from neuroshard.plus.tiers import TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver
-from shardgym.arguments import check_instance, check_int
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int, short_repr
 from shardgym.evaluation.incumbent import Budget, Incumbent
 from shardgym.plans.feasibility import ROOM_ADVICE
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import short_repr
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask, exact_bytes
 from shardgym.tasks.topology import Topology

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError
+from shardgym.errors import InputError, short_repr
 from shardgym.files import read_text
 from shardgym.plans.migration import rebound
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
-from shardgym.records import parse_json, short_repr
+from shardgym.records import parse_json
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from shardgym.arguments import check_instance
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.mixed_tables import check_all_ids, check_pooled
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.costs.shard_keys import PlanBatch
-from shardgym.errors import InfeasiblePlanError, InputError, printable_line
+from shardgym.errors import InfeasiblePlanError, InputError, check_instance, printable_line
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import format_devices
 from shardgym.registry import construct, find_class, registered

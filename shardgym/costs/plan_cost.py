@@ -19,7 +19,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Bools, Floats
-from shardgym.records import Label, Record, short_repr
+from shardgym.errors import short_repr
+from shardgym.records import Label, Record
 
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("ids", "forward_compute", "forward_comm", "backward_comm", "backward_compute")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.envs.env import PlacementEnv
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.errors import check_int
 
 
 class AnyWiseEnv(PlacementEnv):

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Ints
 from shardgym.costs.base import CostModel
 from shardgym.envs.game import Game, Rules
@@ -20,7 +19,7 @@ from shardgym.envs.render import RENDER_MODES, render
 from shardgym.envs.scoring import cost_model
 from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.envs.tasks import TaskSampler
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_int
 from shardgym.tasks.task import ShardingTask
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]

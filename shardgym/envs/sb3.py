@@ -17,8 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.observation import Observation
 from shardgym.envs.vector_env import PlacementVectorEnv
-from shardgym.errors import InputError, MissingDependencyError
-from shardgym.records import short_repr
+from shardgym.errors import InputError, MissingDependencyError, short_repr
 
 try:
     from stable_baselines3.common.monitor import Monitor

@@ -8,8 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from shardgym.arguments import check_instance, check_int
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_instance, check_int
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.sources import DrawnSource
 from shardgym.tasks.task import ShardingTask

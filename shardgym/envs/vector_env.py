@@ -11,13 +11,12 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, whole_numbers
 from shardgym.envs.game import Game, StepResult
 from shardgym.envs.observation import Observation
 from shardgym.envs.render import render
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_int
 
 Step = tuple[Observation, Floats, Bools, Bools, dict[str, Any]]
 

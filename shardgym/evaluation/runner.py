@@ -14,11 +14,10 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.engines import Engine, OpenWorker, make_engine
-from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError, check_int, one_line, short_repr
 from shardgym.evaluation.result import Result, RunInfo, Status, TaskSequence, write_task
 from shardgym.evaluation.running_solver import Answer, RunningSolver, running_solvers
 from shardgym.evaluation.solver import Solver
@@ -28,7 +27,6 @@ from shardgym.files import only_writer
 from shardgym.machine import arithmetic, commit, versions
 from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import progress_bar
-from shardgym.records import short_repr
 from shardgym.tasks.suites import Suite
 from shardgym.tasks.suites.spec import CostChoice, Track
 from shardgym.tasks.task import ShardingTask

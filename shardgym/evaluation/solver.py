@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_instance, check_int, short_repr
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.tasks.task import ShardingTask
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from shardgym.errors import InputError
+from shardgym.errors import InputError, short_repr
 from shardgym.evaluation.result import recipe
 from shardgym.evaluation.solver import GROUP, Solver, make_solver, solver_names
-from shardgym.records import canonical_json, short_repr
+from shardgym.records import canonical_json
 from shardgym.registry import construct, find_class, registered
 
 _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")

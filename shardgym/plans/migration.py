@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_instance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask, block_bytes, exact_bytes, format_bytes

@@ -12,8 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_instance
-from shardgym.errors import InfeasiblePlanError, InputError
+from shardgym.errors import InfeasiblePlanError, InputError, check_instance
 from shardgym.plans.feasibility import plan_problems
 from shardgym.plans.shard import DeviceMemory, Shard, device_memory
 from shardgym.records import CONFIG, Digest, Record, Whole

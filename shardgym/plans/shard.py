@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_instance
-from shardgym.records import CONFIG, Name, Number, Record, Whole, short_repr
+from shardgym.errors import check_instance, short_repr
+from shardgym.records import CONFIG, Name, Number, Record, Whole
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardBytes, ShardingTask, block_bytes
 

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, overload
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.errors import InputError
-from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canonical_json, short_repr
+from shardgym.errors import InputError, short_repr
+from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canonical_json
 
 #: Rows of a table.
 MOST_ROWS = 2**40

@@ -12,9 +12,8 @@ import numpy as np
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
-from shardgym.errors import UnknownNameError
+from shardgym.errors import UnknownNameError, check_instance
 from shardgym.records import CONFIG, Record, Whole, canonical_json, sha256
 from shardgym.tables.row_access import distinct_ids
 from shardgym.tables.table import EmbeddingTable, Optimizer, Pooling, Precision, check_distinct_names

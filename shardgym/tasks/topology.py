@@ -11,8 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from shardgym.arguments import check_int
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_int
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 
 GIB = 2**30

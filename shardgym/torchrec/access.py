@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import short_repr
+from shardgym.errors import InputError, UnknownNameError, short_repr
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import IdStream, RecordedStream

@@ -25,10 +25,9 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import DataType
 
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, short_repr
 from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
-from shardgym.records import short_repr
 from shardgym.tables.table import Precision
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled

@@ -21,12 +21,11 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
+from shardgym.errors import NO_PLAN, InputError, ShardGymError, check_int, error_text
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags

@@ -16,12 +16,10 @@ from torchrec.distributed.types import (
 )
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
-from shardgym.arguments import check_int
-from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
+from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError, check_int, short_repr
 from shardgym.plans.feasibility import cover_problems
 from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import ComputeKernel, Shard
-from shardgym.records import short_repr
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.table_cuts import (

@@ -18,9 +18,8 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import check_int
 from shardgym.costs.roofline import DEVICES
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_int
 from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.tables.bags import Bags

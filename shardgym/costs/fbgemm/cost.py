@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
@@ -28,7 +27,7 @@ from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_int
 from shardgym.machine import cpu_tag, usable_cores
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import format_devices

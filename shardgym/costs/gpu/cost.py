@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from shardgym.arguments import check_instance
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -50,7 +49,7 @@ from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, cache_missed_share
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_instance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision

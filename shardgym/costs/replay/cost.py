@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Floats
 from shardgym.costs.additive import join_phases
 from shardgym.costs.base import CostModel
@@ -20,7 +19,7 @@ from shardgym.costs.replay.row_counts import ExpectedCounts, RowCounts, StreamCo
 from shardgym.costs.replay.tally import CountedShards, Tally, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
 from shardgym.costs.roofline import device_constants, untested
-from shardgym.errors import InputError
+from shardgym.errors import InputError, check_instance, check_int
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 

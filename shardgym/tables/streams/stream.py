@@ -11,8 +11,7 @@ import numpy as np
 from cachetools import LRUCache, cached
 from tqdm import tqdm
 
-from shardgym.arguments import check_int
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_int
 from shardgym.files import check_file
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.readers import CriteoText, DlrmDatasets, Parquet, Reader, reading

@@ -13,8 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.encoder import LATENT, TableEncoder, forward, linear_of, linears_of, mlp, quantized_tensor
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import (
+    LATENT,
+    FeatureScale,
+    TableEncoder,
+    TaskBatch,
+    forward,
+    linear_of,
+    linears_of,
+    mlp,
+    quantized_tensor,
+)
 from shardgym.arrays import Bools
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.ties import quantized

@@ -16,11 +16,10 @@ from baselines.autoshard.policy import (
     place_by_score,
     play,
 )
-from baselines.learning.encoder import on_device, sum_per_device
+from baselines.learning.encoder import FeatureScale, TaskBatch, on_device, sum_per_device
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import Learner, Setup, torch_generator
-from baselines.random_search import draw_placements
+from baselines.local_search import draw_placements
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PlanCost

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from baselines.learning.cost_learner import DEVICE_PHASES, CostLearner, CostNetwork, descend
 from baselines.learning.encoder import (
     LATENT,
+    FeatureScale,
     TableEncoder,
+    TaskBatch,
     encoded,
     forward,
     linear_of,
@@ -22,9 +24,9 @@ from baselines.learning.encoder import (
     mlp,
     on_device,
     side_by_side,
+    table_features,
 )
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale, TaskBatch, table_features
 from baselines.learning.training import Learner, Setup, torch_generator
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel

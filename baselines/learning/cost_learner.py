@@ -10,8 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.encoder import LATENT, TableEncoder, max_over_devices, mlp, sum_per_device
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import (
+    LATENT,
+    FeatureScale,
+    TableEncoder,
+    TaskBatch,
+    max_over_devices,
+    mlp,
+    sum_per_device,
+)
 from baselines.learning.training import Learner, Setup
 from shardgym.costs.plan_cost import PHASES
 from shardgym.errors import NoFeasiblePlanError

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from baselines.learning.tables import FEATURES, FeatureScale
+from baselines.learning.encoder import FEATURES, FeatureScale
 from baselines.learning.training import Learner, Setup, TrainingLog, TrainingOptions, TrainingOracle, train
 from baselines.learning.weights import (
     Shipped,

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import Exchanges
-from baselines.milp.kinds import Columns, Kinds
+from baselines.milp.kinds import Columns, Exchanges, Kinds
 from baselines.milp.linear_program import LinearProgram, Sum
 from shardgym.arrays import Floats
 from shardgym.tasks.task import ShardingTask

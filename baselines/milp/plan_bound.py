@@ -9,7 +9,7 @@ average, as the slowest one does no less:
   is not known how they are cut, and a piece of few rows may fit a cache, or be sorted in fewer passes: they take what
   devices would that have neither limit (`AdditiveCosts.unlimited`).
 - Outputs arrive on average over the links that they must cross, and partial sums, replicas' gradients and the weights
-  of groups by lines below what these collectives take (`exchanges.py`).
+  of groups by lines below what these collectives take (`exchanges_of`).
 - Tables fit into all memory together.
 
 Averages miss what cannot be split. So the program asks whether there may be a plan that takes no more than so many ms,
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import exchanges_of
+from baselines.milp.kinds import exchanges_of
 from baselines.milp.linear_program import LinearProgram, Sum
 from baselines.milp.places import SCALE
 from neuroshard.plus.sharing import has_domains

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import Exchanges, Line
-from baselines.milp.kinds import Kinds, Spread, spread_loads
+from baselines.milp.kinds import Exchanges, Kinds, Line, Spread, spread_loads
 from baselines.milp.linear_program import Sum
 from baselines.milp.places import Places
 from neuroshard.plus.nodes import packed

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from baselines.column_greedy import LPT
-from baselines.milp.exchanges import Exchanges, exchanges_of
-from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of, spread_loads
+from baselines.milp.kinds import Exchanges, Kinds, Spread, exchanges_of, kinds_of, shards_of, spread_loads
 from baselines.milp.program import Answer, Program
 from baselines.queries import IncumbentSearch, SearchRun
 from neuroshard.plus.nodes import packed

@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from baselines.learning.encoder import FeatureScale
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner, Setup
 from baselines.ppo.episode import MOST_SPLITS, ORDER, Episodes
 from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive

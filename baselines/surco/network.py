@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.cost_learner import DEVICE_PHASES, CostNetwork
-from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import LATENT, FeatureScale, TableEncoder, TaskBatch, mlp, quantized_tensor
 
 #: Numbers of the encoding of a device.
 DEVICE_CODE = 8

@@ -14,9 +14,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from baselines.learning.cost_learner import CostLearner, descend
-from baselines.learning.encoder import quantized_tensor
+from baselines.learning.encoder import FeatureScale, TaskBatch, quantized_tensor
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import Learner, Setup, torch_generator
 from baselines.surco.network import SurCoNetwork, assign, straight_through
 from shardgym.arrays import Floats, Ints

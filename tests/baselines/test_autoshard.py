@@ -8,7 +8,7 @@ import torch
 
 from baselines.autoshard.policy import AutoShardNetwork, DeviceLoads, place_by_score, play
 from baselines.autoshard.solver import STUCK, AutoShardLearner, AutoShardSettings, balance, vtrace
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks

@@ -17,7 +17,7 @@ from baselines.dreamshard.solver import (
     place_by_score,
     play,
 )
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from shardgym import (
     EmbeddingTable,

@@ -11,9 +11,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from baselines.learning.encoder import mlp
+from baselines.learning.encoder import FEATURES, TaskBatch, mlp, table_features
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FEATURES, TaskBatch, table_features
 from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingError, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
 from shardgym import (

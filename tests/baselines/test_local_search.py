@@ -10,8 +10,7 @@ from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines import local_search
 from baselines.greedy import LPTWhole
-from baselines.local_search import Annealing, LocalSearch
-from baselines.random_search import RandomSearch
+from baselines.local_search import Annealing, LocalSearch, RandomSearch
 from shardgym import load_suite, make_cost
 from shardgym.costs.ties import quantized
 from shardgym.plans.plan import ShardingPlan

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import shardgym
-from baselines.milp.exchanges import exchanges_of
-from baselines.milp.kinds import kinds_of, shards_of
+from baselines.milp.kinds import exchanges_of, kinds_of, shards_of
 from baselines.milp.program import Program
 from baselines.milp.solver import Milp, equal_devices
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost

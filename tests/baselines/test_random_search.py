@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
+from baselines.local_search import RandomSearch, draw_placements
 from baselines.queries import Queries, SearchRun
-from baselines.random_search import RandomSearch, draw_placements
 from shardgym import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.incumbent import Budget, Incumbent

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, cheapest_assignment, improve

@@ -317,7 +317,8 @@ def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_f
     with pytest.raises(NoFeasiblePlanError):
         ShardGymPlanner(dataclasses.replace(small, host_memory_bytes=0), 16).plan(Toy())
     # Nobody said which tables: the solver, which could give parts of a table different kernels, gives each one.
-    planner = ShardGymPlanner(small, 16, settings=PlannerSettings("recshard", strict=True))
+    planner = ShardGymPlanner(small, 16, settings=PlannerSettings("neuroshard_plus", strict=True))
+    assert not getattr(planner._solver, "row_cuts")  # noqa: B009 - of this solver alone
     found = planner.plan(Toy()).plan
     assert "fused_uvm" in {of.compute_kernel[:9] for module in found.values() for of in module.values()}
     asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))

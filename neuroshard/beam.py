@@ -23,20 +23,15 @@ _PLANS_IN_HURRY = 20
 class SearchSettings:
     """How widely to search; the defaults are the published constants (`neurosharder.py`, `shard`).
 
-    Attributes:
-        beam_width: column plans kept from level to level, K in the paper.
-        candidates: shards tried by size and as many by compute, N in the paper.
-        levels: column cuts of one plan at most, L in the paper.
-        grid: limits of a device's width tried for every column plan, M in the paper; with 0 there is one placement
-            without a limit.
-
     Raises:
         InputError: a value is not an integer in range.
     """
 
-    beam_width: int = 3
-    candidates: int = 10
-    levels: int = 10
+    beam_width: int = 3  #: column plans kept from level to level, K in the paper
+    candidates: int = 10  #: shards tried by size and as many by compute, N in the paper
+    levels: int = 10  #: column cuts of one plan at most, L in the paper
+    #: Limits of a device's width tried for every column plan, M in the paper; with 0 there is one placement without a
+    #: limit.
     grid: int = 11
 
     def __post_init__(self) -> None:

@@ -25,33 +25,22 @@ _MOST_KEPT = 200_000
 
 
 class SetTable(NamedTuple):
-    """Sets by number, and what compiled code needs to add more.
+    """Sets by number, and what compiled code needs to add more."""
 
-    Attributes:
-        slots: an open hash table: key and number of the set in each slot, or 0 where there is none; a power of 2 of
-            them, twice the capacity at least; shape (S, 2).
-        keys: of each set, shape (capacity,).
-        parents: which set each is made of, shape (capacity,).
-        added: and which shard, shape (capacity,).
-        sums: added vectors of each set's shards, shape (capacity, V).
-        passes_ms: forward and backward compute of each set that is priced, quantized, shape (capacity, 2).
-        compute_ms: their sum, by which shards are placed, shape (capacity,); of a set that is not priced yet, that of
-            its parent and of the shard alone.
-        shard_keys: random numbers, shape (R,).
-        shard_vectors: shape (R, V).
-        shard_ms: compute of each shard alone, not a number where that was not asked for yet, shape (R,).
-    """
-
+    #: An open hash table: key and number of the set in each slot, or 0 where there is none; a power of 2 of them, twice
+    #: the capacity at least; shape (S, 2).
     slots: Ints
-    keys: Ints
-    parents: Ints
-    added: Ints
-    sums: Floats
-    passes_ms: Floats
+    keys: Ints  #: of each set, shape (capacity,)
+    parents: Ints  #: which set each is made of, shape (capacity,)
+    added: Ints  #: and which shard, shape (capacity,)
+    sums: Floats  #: added vectors of each set's shards, shape (capacity, V)
+    passes_ms: Floats  #: forward and backward compute of each set that is priced, quantized, shape (capacity, 2)
+    #: Their sum, by which shards are placed, shape (capacity,); of a set that is not priced yet, that of its parent and
+    #: of the shard alone.
     compute_ms: Floats
-    shard_keys: Ints
-    shard_vectors: Floats
-    shard_ms: Floats
+    shard_keys: Ints  #: random numbers, shape (R,)
+    shard_vectors: Floats  #: shape (R, V)
+    shard_ms: Floats  #: compute of each shard alone, not a number where that was not asked for yet, shape (R,)
 
     @classmethod
     def of_capacity(cls, capacity: int, shard_keys: Ints, shard_vectors: Floats, shard_ms: Floats) -> SetTable:
@@ -88,10 +77,10 @@ class DeviceSets(abc.ABC):
         shards: of the task.
         table: the sets.
         count: sets so far.
-        ahead: how many sets of each placement the search guesses that it will need while few are new, so that they are
-            priced together.
     """
 
+    #: How many sets of each placement the search guesses that it will need while few are new, so that they are priced
+    #: together.
     ahead: ClassVar[int] = 0
 
     def __init__(self, shards: ShardTable, vectors: Floats) -> None:

@@ -39,14 +39,10 @@ class Cutoff:
 
 
 class BestPlacements(NamedTuple):
-    """The best placement of each of C column plans.
+    """The best placement of each of C column plans."""
 
-    Attributes:
-        costs: in ms, shape (C,); infinite without a placement, or when above the cutoff.
-        devices_of: gives the shards on every device for a column plan by number, until more is placed.
-    """
-
-    costs: Floats
+    costs: Floats  #: in ms, shape (C,); infinite without a placement, or when above the cutoff
+    #: Gives the shards on every device for a column plan by number, until more is placed.
     devices_of: Callable[[int], list[list[int]]]
 
 
@@ -62,16 +58,11 @@ class PartialPlacements(NamedTuple):
 
     As long as two limits lead to the same devices, they are one partial placement. There is room for N of them, and a
     row more for looking ahead.
-
-    Attributes:
-        state: `PLAN` and so on of each, shape (N + 1, 5).
-        held: `SET` and so on of every device, shape (N + 1, D, 4).
-        ms: compute of every device, shape (N + 1, D).
     """
 
-    state: Ints
-    held: Ints
-    ms: Floats
+    state: Ints  #: `PLAN` and so on of each, shape (N + 1, 5)
+    held: Ints  #: `SET` and so on of every device, shape (N + 1, D, 4)
+    ms: Floats  #: compute of every device, shape (N + 1, D)
 
     @classmethod
     def start(cls, plans: int, limits: int, devices: int) -> PartialPlacements:
@@ -84,19 +75,12 @@ class PartialPlacements(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What rules devices out.
+    """What rules devices out."""
 
-    Attributes:
-        max_columns: of a device, one per value of the grid, ascending, shape (M,).
-        memory: bytes of every device, shape (D,).
-        shard_columns: shape (R,).
-        shard_bytes: shape (R,).
-    """
-
-    max_columns: Floats
-    memory: Ints
-    shard_columns: Ints
-    shard_bytes: Ints
+    max_columns: Floats  #: of a device, one per value of the grid, ascending, shape (M,)
+    memory: Ints  #: bytes of every device, shape (D,)
+    shard_columns: Ints  #: shape (R,)
+    shard_bytes: Ints  #: shape (R,)
 
 
 class GridSearch:

@@ -21,19 +21,12 @@ SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
 
 
 class Split(NamedTuple):
-    """A way to hold a table on one device and its host.
+    """A way to hold a table on one device and its host."""
 
-    Attributes:
-        shards: of the table, on device 0.
-        ms: that they add to what their device computes.
-        device_bytes: that they take there.
-        host_bytes: likewise in the memory of the host.
-    """
-
-    shards: tuple[Shard, ...]
-    ms: float
-    device_bytes: int
-    host_bytes: int
+    shards: tuple[Shard, ...]  #: of the table, on device 0
+    ms: float  #: that they add to what their device computes
+    device_bytes: int  #: that they take there
+    host_bytes: int  #: likewise in the memory of the host
 
 
 def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cuts: bool) -> list[list[Split]]:

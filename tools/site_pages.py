@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)")
 PACKAGES = (
     "shardgym", "shardgym.costs", "shardgym.evaluation", "shardgym.leaderboard", "shardgym.tasks.suites",
     "shardgym.tables.pools", "shardgym.torchrec", "shardgym.training", "shardgym.evaluation.conformance",
-    "shardgym.engines", "neuroshard", "neuroshard.plus",
+    "neuroshard", "neuroshard.plus",
 )  # fmt: skip
 
 

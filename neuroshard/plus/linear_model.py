@@ -35,34 +35,20 @@ class LinearModel:
     width, for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what
     the slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others
     wait.
-
-    Attributes:
-        first: row of each table's empty shard, shape (T,).
-        units: of each table that are placed, shape (T,).
-        row_ms: of each row, shape (R,).
-        row_bytes: likewise.
-        memory: bytes of every device, shape (D,).
-        device_ms: of every device, shape (D,).
-        shared_ms: of the tables that every device holds besides, shape (D,).
-        unit_ms: per unit of a device's width.
-        widest_ms: per unit of the widest device's width.
-        floor: units.
-        soft_ms: width of the soft maximum of loads, see `moves.soft_maxima`.
-        soft_units: likewise of widths.
     """
 
-    first: Ints
-    units: Ints
-    row_ms: Floats
-    row_bytes: Ints
-    memory: Ints
-    device_ms: Floats
-    shared_ms: Floats
-    unit_ms: float
-    widest_ms: float
-    floor: int
-    soft_ms: float
-    soft_units: float
+    first: Ints  #: row of each table's empty shard, shape (T,)
+    units: Ints  #: of each table that are placed, shape (T,)
+    row_ms: Floats  #: of each row, shape (R,)
+    row_bytes: Ints  #: likewise
+    memory: Ints  #: bytes of every device, shape (D,)
+    device_ms: Floats  #: of every device, shape (D,)
+    shared_ms: Floats  #: of the tables that every device holds besides, shape (D,)
+    unit_ms: float  #: per unit of a device's width
+    widest_ms: float  #: per unit of the widest device's width
+    floor: int  #: units
+    soft_ms: float  #: width of the soft maximum of loads, see `moves.soft_maxima`
+    soft_units: float  #: likewise of widths
 
     @functools.cached_property
     def rows(self) -> Floats:

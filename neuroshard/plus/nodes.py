@@ -34,19 +34,12 @@ _SAME = 1e-9
 
 
 class NodePrices(NamedTuple):
-    """What exchanges of tables take that single nodes hold by rows, as lines; all 0 where there are not several nodes.
+    """What exchanges of tables take that single nodes hold by rows, as lines; all 0 without several nodes."""
 
-    Attributes:
-        latency_ms: of their start.
-        inside_ms: inside of nodes, per column of the node that has most.
-        sent_ms: between nodes after it, per column of the own node.
-        received_ms: likewise per column of all other nodes.
-    """
-
-    latency_ms: float
-    inside_ms: float
-    sent_ms: float
-    received_ms: float
+    latency_ms: float  #: of their start
+    inside_ms: float  #: inside of nodes, per column of the node that has most
+    sent_ms: float  #: between nodes after it, per column of the own node
+    received_ms: float  #: likewise per column of all other nodes
 
 
 def node_prices(task: ShardingTask, costs: AdditiveCosts) -> NodePrices:

@@ -31,25 +31,16 @@ _HOST_KERNELS: tuple[tuple[ComputeKernel, float], ...] = (
 
 
 class Form(NamedTuple):
-    """One way to share one table.
+    """One way to share one table."""
 
-    Attributes:
-        table: its position in the task.
-        kind: TorchRec's sharding type.
-        vectors: what it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
-        bytes: what it takes on these devices, shape (n,).
-        host_bytes: what it takes in the memory of their hosts, shape (n,).
-        compute_kernel: which memory its rows are in, see `Shard`.
-        cache_load_factor: likewise.
-    """
-
-    table: int
-    kind: SharedType
+    table: int  #: its position in the task
+    kind: SharedType  #: TorchRec's sharding type
+    #: What it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
     vectors: Floats
-    bytes: Ints
-    host_bytes: Ints
-    compute_kernel: ComputeKernel = "fused"
-    cache_load_factor: float = 0.0
+    bytes: Ints  #: what it takes on these devices, shape (n,)
+    host_bytes: Ints  #: what it takes in the memory of their hosts, shape (n,)
+    compute_kernel: ComputeKernel = "fused"  #: which memory its rows are in, see `Shard`
+    cache_load_factor: float = 0.0  #: likewise
 
     @property
     def way(self) -> str:
@@ -72,17 +63,11 @@ class Place(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Tables that devices share, and what that comes to; the last two follow from the first.
+    """Tables that devices share, and what that comes to; the last two follow from the first."""
 
-    Attributes:
-        places: by the position of the table.
-        sums: added vectors of each device, shape (D, V).
-        bytes: of each device, shape (D,).
-    """
-
-    places: Mapping[int, Place]
-    sums: Floats
-    bytes: Ints
+    places: Mapping[int, Place]  #: by the position of the table
+    sums: Floats  #: added vectors of each device, shape (D, V)
+    bytes: Ints  #: of each device, shape (D,)
 
     def tables(self, count: int) -> Bools:
         """Return whether each of so many tables is shared, shape (T,)."""

@@ -26,19 +26,14 @@ _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
 
 @dataclass(frozen=True)
 class SolverSpec:
-    """Which solver takes part in a run, with which settings, under which label.
+    """Which solver takes part in a run, with which settings, under which label."""
 
-    Attributes:
-        name: a registered name, or `module:Class`.
-        settings: keyword arguments for its class, JSON-ready.
-        label: what it is called in records and tables; empty for its name. With labels, one solver takes part several
-            times with different settings.
-        given: the class or the solver that the name stands for; None when it is looked up by the name.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str  #: a registered name, or `module:Class`
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments for its class, JSON-ready
+    #: What it is called in records and tables; empty for its name. With labels, one solver takes part several times
+    #: with different settings.
     label: str = ""
+    #: The class or the solver that the name stands for; None when it is looked up by the name.
     given: Any = field(default=None, compare=False, repr=False)
 
     @classmethod

@@ -40,21 +40,13 @@ STATUSES: tuple[CheckStatus, ...] = ("ok", "mismatch", "skipped", "failure")
 
 
 class RecordCheck(NamedTuple):
-    """What became of one record.
+    """What became of one record."""
 
-    Attributes:
-        file: where it is.
-        line: of the file, from 1.
-        subject: suite, task, solver and seed; "" where the line is damaged.
-        status: see `CheckStatus`.
-        reason: why it is not ok; of one that is, the stored and the fresh time.
-    """
-
-    file: Path
-    line: int
-    subject: str
-    status: CheckStatus
-    reason: str
+    file: Path  #: where it is
+    line: int  #: of the file, from 1
+    subject: str  #: suite, task, solver and seed; "" where the line is damaged
+    status: CheckStatus  #: see `CheckStatus`
+    reason: str  #: why it is not ok; of one that is, the stored and the fresh time
 
     def __str__(self) -> str:
         return f"{self.status} {self.file}:{self.line} {self.subject}: {self.reason}"

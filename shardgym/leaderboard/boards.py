@@ -22,19 +22,12 @@ LEAST_MS = 1e-9
 
 @dataclass(frozen=True)
 class Board:
-    """The results of one folder.
+    """The results of one folder."""
 
-    Attributes:
-        folder: where they are.
-        run: what they have in common, by the `run.json` beside them.
-        results: at most one per task, solver and seed.
-        place: the folder, for boards of which others have the same suite, judge and hardware.
-    """
-
-    folder: Path
-    run: RunInfo
-    results: tuple[Result, ...]
-    place: str | None = None
+    folder: Path  #: where they are
+    run: RunInfo  #: what they have in common, by the `run.json` beside them
+    results: tuple[Result, ...]  #: at most one per task, solver and seed
+    place: str | None = None  #: the folder, for boards of which others have the same suite, judge and hardware
 
     @property
     def num_tasks(self) -> int:
@@ -101,19 +94,12 @@ def _load(file: Path, run: RunInfo) -> Board:
 
 @dataclass(frozen=True)
 class SolverResults:
-    """One solver's results on the tasks of a board, T of them, with S seeds of its own.
+    """One solver's results on the tasks of a board, T of them, with S seeds of its own."""
 
-    Attributes:
-        solver: its name.
-        records: its results.
-        seed_ms: cost by seed and task, NaN where there is no record and where it failed, shape (S, T).
-        failed: where it failed, shape (S, T).
-    """
-
-    solver: str
-    records: Sequence[Result]
-    seed_ms: Floats
-    failed: Bools
+    solver: str  #: its name
+    records: Sequence[Result]  #: its results
+    seed_ms: Floats  #: cost by seed and task, NaN where there is no record and where it failed, shape (S, T)
+    failed: Bools  #: where it failed, shape (S, T)
 
     @classmethod
     def of_board(cls, board: Board) -> list[SolverResults]:

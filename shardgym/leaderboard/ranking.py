@@ -41,59 +41,36 @@ HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"
 
 @dataclass(frozen=True)
 class Row:
-    """One solver of a ranking. Figures that do not exist are NaN, intervals None.
+    """One solver of a ranking. Figures that do not exist are NaN, intervals None."""
 
-    Attributes:
-        solver: its name.
-        ranks: the best and the worst that it can have; None for a solver that is not ranked.
-        tasks: that its means are taken over.
-        relative: geometric mean of its cost over that of the base.
-        relative_interval: of `relative`; None for the base.
-        mean_ms: arithmetic mean cost, for illustration.
-        failures: number of records per status other than "ok".
-        success: share of its records that are ok.
-        completeness: share of the tasks that were asked for, with each of its seeds, that have a record.
-        num_seeds: how many seeds it has records of.
-        seed_spread: standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
-        median_s: median time per plan.
-        median_cpu_s: median processor time per plan; NaN where some record has none.
-    """
-
-    solver: str
-    ranks: tuple[int, int] | None
-    tasks: int
-    relative: float
-    relative_interval: Interval | None
-    mean_ms: float
-    failures: dict[str, int]
-    success: float
-    completeness: float
-    num_seeds: int
+    solver: str  #: its name
+    ranks: tuple[int, int] | None  #: the best and the worst that it can have; None for a solver that is not ranked
+    tasks: int  #: that its means are taken over
+    relative: float  #: geometric mean of its cost over that of the base
+    relative_interval: Interval | None  #: of `relative`; None for the base
+    mean_ms: float  #: arithmetic mean cost, for illustration
+    failures: dict[str, int]  #: number of records per status other than "ok"
+    success: float  #: share of its records that are ok
+    completeness: float  #: share of the tasks that were asked for, with each of its seeds, that have a record
+    num_seeds: int  #: how many seeds it has records of
+    #: Standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
     seed_spread: float
-    median_s: float
-    median_cpu_s: float
+    median_s: float  #: median time per plan
+    median_cpu_s: float  #: median processor time per plan; NaN where some record has none
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The ranked solvers of a board.
+    """The ranked solvers of a board."""
 
-    Attributes:
-        board: what was ranked.
-        rows: ranked solvers first.
-        results: of the solvers in the order of `rows`.
-        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN for
-            a solver that solved nothing.
-        base_ms: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,).
-        num_tasks: that means are taken over: those of which the base has a plan, all where it has none.
-    """
-
-    board: Board
-    rows: tuple[Row, ...]
-    results: tuple[SolverResults, ...]
+    board: Board  #: what was ranked
+    rows: tuple[Row, ...]  #: ranked solvers first
+    results: tuple[SolverResults, ...]  #: of the solvers in the order of `rows`
+    #: Their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN for a solver
+    #: that solved nothing.
     counted_ms: tuple[Floats, ...]
-    base_ms: Floats
-    num_tasks: int
+    base_ms: Floats  #: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,)
+    num_tasks: int  #: that means are taken over: those of which the base has a plan, all where it has none
 
     @property
     def has_base(self) -> bool:

@@ -22,17 +22,11 @@ FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        header: its name.
-        cells: one per row; "-" where there is no figure.
-        optional: left out where no row has a figure.
-    """
-
-    header: str
-    cells: list[str]
-    optional: bool = False
+    header: str  #: its name
+    cells: list[str]  #: one per row; "-" where there is no figure
+    optional: bool = False  #: left out where no row has a figure
 
 
 def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = False, link: str = PAGE) -> str:

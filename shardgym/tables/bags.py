@@ -12,15 +12,10 @@ from shardgym.tables.table import REUSE_BINS
 
 
 class Bags(NamedTuple):
-    """The ids of one table for one batch.
+    """The ids of one table for one batch."""
 
-    Attributes:
-        indices: row ids, shape (number of ids,), in [0, num_embeddings).
-        lengths: ids per sample, shape (batch_size,), summing to the number of ids.
-    """
-
-    indices: Ints
-    lengths: Ints
+    indices: Ints  #: row ids, shape (number of ids,), in [0, num_embeddings)
+    lengths: Ints  #: ids per sample, shape (batch_size,), summing to the number of ids
 
     def samples(self, first: int, count: int) -> Bags:
         """Return the bags of `count` samples from number `first` on."""

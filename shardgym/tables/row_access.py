@@ -172,15 +172,10 @@ def _cell_edges(rows: int) -> Ints:
 
 
 class Cells(NamedTuple):
-    """Rows as cells of equally popular ones.
+    """Rows as cells of equally popular ones."""
 
-    Attributes:
-        sizes: rows of each cell, need not be whole numbers, shape (cells,).
-        masses: probability of all rows of each cell, shape (cells,).
-    """
-
-    sizes: Floats
-    masses: Floats
+    sizes: Floats  #: rows of each cell, need not be whole numbers, shape (cells,)
+    masses: Floats  #: probability of all rows of each cell, shape (cells,)
 
     @property
     def rates(self) -> Floats:
@@ -250,17 +245,11 @@ def _overlaps(count: int, rows: int, start: int, stop: int) -> Floats:
 
 
 class _Layout(NamedTuple):
-    """Ranks of a Zipf law in cells, each inside of one block, and where these lie.
+    """Ranks of a Zipf law in cells, each inside of one block, and where these lie."""
 
-    Attributes:
-        law: of the ranks.
-        edges: of the cells, shape (cells + 1,).
-        firsts: row of the first rank of each cell whose place is looked up; -1 of others, shape (cells,).
-    """
-
-    law: ZipfLaw
-    edges: Ints
-    firsts: Ints
+    law: ZipfLaw  #: of the ranks
+    edges: Ints  #: of the cells, shape (cells + 1,)
+    firsts: Ints  #: row of the first rank of each cell whose place is looked up; -1 of others, shape (cells,)
 
 
 @functools.lru_cache(maxsize=1024)

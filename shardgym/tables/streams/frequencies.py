@@ -22,15 +22,10 @@ _LOG_PLACES, _LOG_REGISTERS = 20, 18
 
 
 class HotRows(NamedTuple):
-    """Rows that are looked up most, in falling order; of equal ones, the first.
+    """Rows that are looked up most, in falling order; of equal ones, the first."""
 
-    Attributes:
-        rows: shape (n,).
-        counts: lookups of each, shape (n,).
-    """
-
-    rows: Ints
-    counts: Ints
+    rows: Ints  #: shape (n,)
+    counts: Ints  #: lookups of each, shape (n,)
 
 
 class CountedRows:

@@ -37,19 +37,12 @@ ENDINGS: dict[str, type[Reader]] = {
 
 
 class IdStream(ABC):
-    """Ids of some features, sample after sample, that can be read any number of times.
+    """Ids of some features, sample after sample, that can be read any number of times."""
 
-    Attributes:
-        name: for display and errors.
-        features: their names, in the order of the source.
-        left_out: columns of the source that are no features, each with its type.
-        batch_size: samples of the one batch that a source says it holds; None where it says nothing.
-    """
-
-    name: str
-    features: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    batch_size: int | None = None
+    name: str  #: for display and errors
+    features: tuple[str, ...]  #: their names, in the order of the source
+    left_out: tuple[str, ...] = ()  #: columns of the source that are no features, each with its type
+    batch_size: int | None = None  #: samples of the one batch that a source says it holds; None where it says nothing
 
     @abstractmethod
     def batches(self, batch_size: int, features: Sequence[str] | None = None) -> Iterator[dict[str, Bags]]:

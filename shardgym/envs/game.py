@@ -32,23 +32,18 @@ _TASKS_KEPT = 8192
 class Rules:
     """The settings of an environment that its episodes depend on, besides the cost model.
 
-    Attributes:
-        order: in which tables come up, one of `ORDERS`.
-        reward: one of `REWARDS`.
-        penalty: return of an episode that ends without a cost, in ms; in reference costs where rewards are relative.
-        limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
-        plans: whether the infos of complete episodes hold the plan and its `PlanCost`.
-
     Raises:
         InputError: a penalty that is not negative and finite.
         UnknownNameError: no such reward.
     """
 
-    order: str
-    reward: str
+    order: str  #: in which tables come up, one of `ORDERS`
+    reward: str  #: one of `REWARDS`
+    #: Return of an episode that ends without a cost, in ms; in reference costs where rewards are relative.
     penalty: float
+    #: How often shards may be halved; None where tables are placed whole and halving is not an action.
     limits: SplitLimits | None = None
-    plans: bool = True
+    plans: bool = True  #: whether the infos of complete episodes hold the plan and its `PlanCost`
 
     def __post_init__(self) -> None:
         if self.reward not in REWARDS:
@@ -58,15 +53,10 @@ class Rules:
 
 
 class StepResult(NamedTuple):
-    """The outcome of a step of N episodes.
+    """The outcome of a step of N episodes."""
 
-    Attributes:
-        rewards: shape (N,).
-        ends: the entries that the end of an episode adds to `info`, by row.
-    """
-
-    rewards: Floats
-    ends: dict[int, dict[str, Any]]
+    rewards: Floats  #: shape (N,)
+    ends: dict[int, dict[str, Any]]  #: the entries that the end of an episode adds to `info`, by row
 
 
 class Game:

@@ -34,22 +34,14 @@ OBSERVATIONS = ("compact", "full", "timed", "full_timed")
 
 @dataclass(frozen=True)
 class Layout:
-    """The limits that set the shapes of observations.
+    """The limits that set the shapes of observations."""
 
-    Attributes:
-        max_devices: devices of a task at most, D.
-        max_splits: halvings of an episode at most; None where tables are placed whole.
-        max_tables: tables of a task at most; None where observations do not list all tables.
-        timed: whether observations have predicted times.
-        every_kind: whether shards may be cut by rows, and tables replicated.
-        flat: names of all numbers and of the mask, where observations are these two arrays.
-    """
-
-    max_devices: int
-    max_splits: int | None = None
-    max_tables: int | None = None
-    timed: bool = False
-    every_kind: bool = False
+    max_devices: int  #: devices of a task at most, D
+    max_splits: int | None = None  #: halvings of an episode at most; None where tables are placed whole
+    max_tables: int | None = None  #: tables of a task at most; None where observations do not list all tables
+    timed: bool = False  #: whether observations have predicted times
+    every_kind: bool = False  #: whether shards may be cut by rows, and tables replicated
+    #: Names of all numbers and of the mask, where observations are these two arrays.
     flat: tuple[str, str] | None = None
 
     @property

@@ -32,39 +32,23 @@ NOTHING = 0
 
 
 class SplitLimits(NamedTuple):
-    """How often shards may be halved, and whether tables are cut by columns alone.
+    """How often shards may be halved, and whether tables are cut by columns alone."""
 
-    Attributes:
-        max_splits: halvings in an episode.
-        every_kind: whether shards may be cut by rows, and tables replicated, too.
-    """
-
-    max_splits: int
-    every_kind: bool = False
+    max_splits: int  #: halvings in an episode
+    every_kind: bool = False  #: whether shards may be cut by rows, and tables replicated, too
 
 
 class Placed(NamedTuple):
-    """A shard of an episode that is on its devices; shards of several tasks may be equal.
+    """A shard of an episode that is on its devices; shards of several tasks may be equal."""
 
-    Attributes:
-        table: its name.
-        rows: that a holder has.
-        width: columns.
-        start: the first of them.
-        device: the first holder.
-        holders: how many there are, consecutive ones.
-        replicated: whether each has all rows.
-        last_rows: that the last of several holders has.
-    """
-
-    table: str
-    rows: int
-    width: int
-    start: int
-    device: int
-    holders: int = 1
-    replicated: bool = False
-    last_rows: int = 0
+    table: str  #: its name
+    rows: int  #: that a holder has
+    width: int  #: columns
+    start: int  #: the first of them
+    device: int  #: the first holder
+    holders: int = 1  #: how many there are, consecutive ones
+    replicated: bool = False  #: whether each has all rows
+    last_rows: int = 0  #: that the last of several holders has
 
     def in_plan(self) -> tuple[Shard, ...]:
         """Return it as shards of a plan, in the order of rows. Nothing is checked, as they are valid."""

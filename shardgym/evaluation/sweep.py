@@ -36,15 +36,10 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True)
 class Machines:
-    """One model on several machines, as the tasks of a run.
+    """One model on several machines, as the tasks of a run."""
 
-    Attributes:
-        name: of the run, e.g. "sweep-mymodel".
-        tasks: by machine, see `task_on`.
-    """
-
-    name: str
-    tasks: Mapping[Machine, ShardingTask]
+    name: str  #: of the run, e.g. "sweep-mymodel".
+    tasks: Mapping[Machine, ShardingTask]  #: by machine, see `task_on`
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -172,15 +167,11 @@ class DenseTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Economics:
-    """What is known besides embeddings, by GPU; a GPU that is not named has none.
+    """What is known besides embeddings, by GPU; a GPU that is not named has none."""
 
-    Attributes:
-        dense: time of the rest of the model. A step is embeddings plus this: no overlap is counted.
-        price: of one GPU for an hour, in any currency.
-    """
-
+    #: Time of the rest of the model. A step is embeddings plus this: no overlap is counted.
     dense: Mapping[str, DenseTime] = field(default_factory=dict)
-    price: Mapping[str, float] = field(default_factory=dict)
+    price: Mapping[str, float] = field(default_factory=dict)  #: of one GPU for an hour, in any currency
 
 
 def describe_machine(machine: Machine, task: ShardingTask, result: Result, economics: Economics) -> dict[str, Any]:

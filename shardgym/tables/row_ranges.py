@@ -18,15 +18,10 @@ def range_bounds(count: int, rows: int) -> Ints:
 
 
 class RangeCounts(NamedTuple):
-    """Shares of ids in equal ranges of a table's rows; all 0 when there are no ids.
+    """Shares of ids in equal ranges of a table's rows; all 0 when there are no ids."""
 
-    Attributes:
-        lookups: in each range, length n; see `range_bounds`.
-        distinct: of the distinct rows, likewise.
-    """
-
-    lookups: tuple[float, ...]
-    distinct: tuple[float, ...]
+    lookups: tuple[float, ...]  #: in each range, length n; see `range_bounds`
+    distinct: tuple[float, ...]  #: of the distinct rows, likewise
 
     @classmethod
     def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:

@@ -71,7 +71,7 @@ def test_what_makes_no_engine_is_refused(settings, words):
 
 def comparable(results):
     """Return results without what differs between two runs of the same."""
-    same = {"solve_time_s": 0.0, "cpu_time_s": None, "started": "now"}
+    same = {"solve_time_s": 0.0, "cpu_time_s": None, "started": "now", "commit": ""}
     return [json.loads(dataclasses.replace(result, **same).to_json()) for result in results]
 
 

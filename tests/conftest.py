@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import baselines  # noqa: F401
 import neuroshard  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+# Tests press Ctrl-C, which a shell that starts commands in the background lets them ignore.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

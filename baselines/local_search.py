@@ -22,9 +22,11 @@ _MEASURED_TOGETHER = 8
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
 #: Of annealing, as shares of the first plan's cost.
-START_TEMPERATURE, END_TEMPERATURE = 0.005, 0.0001
+START_TEMPERATURE = 0.005
+END_TEMPERATURE = 0.0001
 #: Changes that annealing draws and prices together, and the share of them that swaps two shards.
-_DRAWN_TOGETHER, _SWAPS = 8, 0.5
+_DRAWN_TOGETHER = 8
+_SWAPS = 0.5
 #: Draws in succession without an allowed change after which the search ends.
 _DRAWS_IN_VAIN = 100
 #: Plans drawn and priced together.
@@ -124,7 +126,8 @@ class Annealing(QuerySearch):
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`."""
         assert start is not None
-        budget, rng = run.budget, np.random.default_rng(run.seed)
+        budget = run.budget
+        rng = np.random.default_rng(run.seed)
         placement = Neighbourhood(run.task, run.cost, start)
         now_ms = first_ms = run.incumbent.cost_ms
         in_vain = 0
@@ -180,7 +183,8 @@ class RandomSearch(QuerySearch):
         Raises:
             NoFeasiblePlanError: every plan drawn ran out of memory.
         """
-        task, rng = run.task, np.random.default_rng(run.seed)
+        task = run.task
+        rng = np.random.default_rng(run.seed)
         prices = PlacementPrices(task, run.cost, [Shard.whole(table, 0) for table in task.tables])
         together = _PLANS_TOGETHER if run.cost.deterministic else 1
         in_vain = 0

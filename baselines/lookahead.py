@@ -342,7 +342,8 @@ class _Episode:
         """Return the shard to place, as if its columns were the first ones."""
         figures = self._game.catalog.shard
         number = self._game.placements.next[_EPISODE]
-        rows, columns = int(figures["rows"][number]), int(figures["width"][number])
+        rows = int(figures["rows"][number])
+        columns = int(figures["width"][number])
         return Shard(str(figures["name"][number]), (0, rows), (0, columns), (0,))
 
     def plan(self) -> ShardingPlan:

@@ -25,7 +25,8 @@ def plan_like(task: ShardingTask, plan: ShardingPlan, in_use: ShardingPlan) -> S
         plan: to come.
         in_use: before it.
     """
-    devices, domain = task.num_devices, task.topology.fast_domain_size
+    devices = task.num_devices
+    domain = task.topology.fast_domain_size
     if devices % domain or plan.group_size is not None:
         return plan
     heights = {table.name: table.num_embeddings for table in task.tables}

@@ -72,7 +72,9 @@ class LokyEngine(Engine):
                 f"workers={workers}: these jobs measure, and would disturb each other on one machine: give 1 "
                 "worker, or engine 'ray' with a machine for each"
             )
-        todo, lost, run = deque(range(len(jobs))), Counter[int](), uuid.uuid4().hex
+        todo = deque(range(len(jobs)))
+        lost = Counter[int]()
+        run = uuid.uuid4().hex
         while todo:
             pending: dict[Future[Any], int] = {}
             executor = self._loky.ProcessPoolExecutor(max_workers=workers, timeout=None)
@@ -124,8 +126,10 @@ class RayEngine(Engine):
         largest = max(nodes, key=lambda resources: resources.get("CPU", 0))
         reserved = {"num_cpus": largest.get("CPU", 1), "num_gpus": largest.get("GPU", 0)} if alone else {"num_cpus": 1}
         answer = self._ray.remote(_answer).options(max_retries=1, scheduling_strategy="SPREAD", **reserved)
-        opened, run = self._ray.put(open_worker), uuid.uuid4().hex
-        todo, pending = deque(jobs), dict[Any, J]()
+        opened = self._ray.put(open_worker)
+        run = uuid.uuid4().hex
+        todo = deque(jobs)
+        pending = dict[Any, J]()
         try:
             while todo or pending:
                 while todo and len(pending) < (self._workers or len(jobs)):

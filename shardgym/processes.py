@@ -179,7 +179,8 @@ class Child:
 
 def _start(process: BaseProcess, context: ForkServerContext | SpawnContext, variables: Mapping[str, str]) -> None:
     """Start a process without the caller's main script, which it would import again."""
-    main, before = sys.modules["__main__"], dict(os.environ)
+    main = sys.modules["__main__"]
+    before = dict(os.environ)
     sys.modules["__main__"] = ModuleType("__main__")
     ours = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     context.set_forkserver_preload([*ours, *_asked_for])

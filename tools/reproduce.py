@@ -84,13 +84,15 @@ def compare(part: Part, old: list[Result], new: list[Result]) -> list[str]:
         for of in (old, new)
     ]
     shared = costs[0].keys() & costs[1].keys()
-    rows, failed = [], []
+    rows = []
+    failed = []
     for solver in sorted({name for _, name in shared}):
         tasks = [task for task, name in shared if name == solver and (task, BASE) in shared]
         logs = np.array([np.log(costs[1][task, solver] / costs[0][task, solver]) for task in tasks])
         if part.cost == "fbgemm":
             logs -= np.array([np.log(costs[1][task, BASE] / costs[0][task, BASE]) for task in tasks])
-        ratio, interval = float(np.exp(logs.mean())) if tasks else np.nan, mean_interval(logs)
+        ratio = float(np.exp(logs.mean())) if tasks else np.nan
+        interval = mean_interval(logs)
         rows.append({"solver": solver, "tasks": len(tasks), "now / then": ratio})
         if interval is None:
             failed.append(f"{part.suite}: {solver} has {len(tasks)} tasks in common, expected at least {MIN_TASKS}")

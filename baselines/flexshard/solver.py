@@ -62,10 +62,12 @@ def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
     kept = first <= last if size else first == last
     if table.is_pooled:  # part of a table in a tier saves nothing
         kept &= np.isin(first, [0, rows]) & np.isin(last, [0, rows])
-    first, last = first[kept], last[kept]
+    first = first[kept]
+    last = last[kept]
     asked = _asked(task, table, grid)
     of_first, of_last = (asked[np.searchsorted(grid, cut)] for cut in (first, last))
-    in_nodes, elsewhere = of_last - of_first, asked[-1] - of_last
+    in_nodes = of_last - of_first
+    elsewhere = asked[-1] - of_last
 
     row_bytes = table.embedding_dim * ELEMENT_BYTES[task.precision]
     bytes_per_id = ID_BYTES + (2 * row_bytes if not table.is_pooled else 0)  # rows go forward, gradients back
@@ -128,12 +130,14 @@ def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[
         best = free
     else:
         # Where a byte costs more than all time over one byte, nothing is copied.
-        low, high = 0.0, sum(float(ms.max()) for ms in times) + 1.0
+        low = 0.0
+        high = sum(float(ms.max()) for ms in times) + 1.0
         for _ in range(_BISECTIONS):
             price = (low + high) / 2
             found = chosen(price)
             if needed(found) <= budget:
-                high, best = price, found
+                high = price
+                best = found
             else:
                 low = price
     return [Tiers(*c.tiers[n].tolist()) for n, c in zip(best, choices, strict=True)]

@@ -104,7 +104,8 @@ class CostLearner(Learner):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        network, settings = setup.network, setup.settings
+        network = setup.network
+        settings = setup.settings
         self._batch = TaskBatch.of(setup.tasks)
         self._cost: CostNetwork = network.cost
         self._round_steps: int = getattr(settings, f"{self.other}_updates")

@@ -66,7 +66,8 @@ def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
         return np.asarray(times.backward_ms[0], dtype=np.float64)
 
     def line(price: Callable[[float], float], most: float) -> Line:
-        one, all_ms = price(1.0), price(most)
+        one = price(1.0)
+        all_ms = price(most)
         unit_ms = max(all_ms - one, 0.0) / max(most - 1, 1.0)
         return Line(_exact(max(one - unit_ms, 0.0)), _exact(unit_ms))
 

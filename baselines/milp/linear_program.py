@@ -101,7 +101,8 @@ class LinearProgram:
     def at_most(self, terms: Sum, limit: float | Sum = 0.0) -> None:
         """Add the constraint that a sum is at most a number, or another sum."""
         if isinstance(limit, Sum):
-            terms, limit = terms - limit, 0.0
+            terms = terms - limit
+            limit = 0.0
         self._add(terms, -np.inf, limit)
 
     def at_least(self, terms: Sum, limit: Sum) -> None:
@@ -111,7 +112,8 @@ class LinearProgram:
     def equal(self, terms: Sum, value: float | Sum = 0.0) -> None:
         """Add the constraint that a sum is a number, or another sum."""
         if isinstance(value, Sum):
-            terms, value = terms - value, 0.0
+            terms = terms - value
+            value = 0.0
         self._add(terms, value, value)
 
     def _add(self, terms: Sum, low: float, high: float) -> None:

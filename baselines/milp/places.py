@@ -102,7 +102,8 @@ class Places:
             taken[columns.table] += cut.takes
             program.equal(Sum.of(cut.units.values()), cut.takes * columns.units)
             for place, pieces in cut.pieces.items():
-                units, has = cut.units[place], self._has_pieces[place]
+                units = cut.units[place]
+                has = self._has_pieces[place]
                 program.at_most(pieces, units)
                 program.at_most(units, pieces * self._widest_units(columns, place))
                 program.at_most(pieces / min(columns.units, len(self._groups[place])), has)

@@ -213,10 +213,14 @@ class _GroupBound:
         program = LinearProgram()
         objective, *goals = (program.variable() for _ in range(3))
         #: Columns of whole rows, cut by rows over all devices, and inside of domains; whether there are any; replicas.
-        whole, rows, domain, copies = Sum(), Sum(), Sum(), Sum()
+        whole = Sum()
+        rows = Sum()
+        domain = Sum()
+        copies = Sum()
         any_whole, any_rows, any_domain, any_copy = (program.variable(1) for _ in range(4))
         compute = Sum(), Sum()
-        memory, held = Sum(), Sum()
+        memory = Sum()
+        held = Sum()
         scale = SCALE / self._capacity
         for n, table in enumerate(task.tables):
             width = table.embedding_dim

@@ -117,15 +117,19 @@ class Program(Places):
         arriving: Sum,
     ) -> None:  # fmt: skip
         """Add what the devices of a group do; `between` is of each type of domains, for tables of single ones."""
-        program, exchange, prices = self._program, self._exchanges, self._exchanges.links
+        program = self._program
+        exchange = self._exchanges
+        prices = self._exchanges.links
         group = self._groups[place]
-        device, size = group[0], len(group)
+        device = group[0]
+        size = len(group)
         kind = self._type_of[place]
         alone = size == 1
         own = self._columns(place) / size
         in_place = [p for p, of_place in enumerate(self._type_of) if of_place == kind]
         of_type = Sum.of(self._columns(p) for p in in_place) / len(self._types[kind])
-        holder, average = program.variable(), program.variable()
+        holder = program.variable()
+        average = program.variable()
         for link, others in enumerate((of_type - own, everything - of_type)):
             latency = self._any_pieces * (float(prices.latency_ms[link, device]) * self._unit)
             sent = float(prices.sent_ms[link, device]) * self._unit
@@ -160,7 +164,8 @@ class Program(Places):
 
     def _add_domains(self) -> tuple[Sum, list[Sum]]:
         """Add exchanges of tables that single domains hold by rows; return what all devices, and types, spend."""
-        program, exchange = self._program, self._exchanges
+        program = self._program
+        exchange = self._exchanges
         tables = [(n, spread) for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
         if not tables:
             program.equal(self._any_domain)
@@ -187,7 +192,8 @@ class Program(Places):
             between.append(time)
         for n, spread in tables:
             program.at_most(self._takes[n] * spread.columns, widest)
-        inside_ms, latency_ms = exchange.nodes.inside_ms * self._unit, exchange.nodes.latency_ms * self._unit
+        inside_ms = exchange.nodes.inside_ms * self._unit
+        latency_ms = exchange.nodes.latency_ms * self._unit
         return widest * inside_ms + self._any_domain * latency_ms, between
 
     def _line(self, line: Line, any_of: Sum, loads: Sequence[float]) -> Sum:
@@ -226,9 +232,11 @@ class Program(Places):
 
     def _add_largest(self, goals: tuple[Sum, Sum], common: Sum, arriving: Sum) -> None:
         """Add what the device with the widest piece of a table does at least: this piece, and what all devices do."""
-        program, prices = self._program, self._exchanges.links
+        program = self._program
+        prices = self._exchanges.links
         link = int(prices.sent_ms.min(axis=1).argmax())
-        latency, sent = float(prices.latency_ms[link].min()), float(prices.sent_ms[link].min())
+        latency = float(prices.latency_ms[link].min())
+        sent = float(prices.sent_ms[link].min())
         weights = self._exchanges.transfers.tolist()
         backgrounds = []
         for number, weight in enumerate(weights):
@@ -246,7 +254,8 @@ class Program(Places):
             program.at_least(pieces, Sum.of(flag * (1.0 + before) for flag, before in least))
             program.at_most(pieces, Sum.of(flag * float(n) for flag, n in zip(flags, counts, strict=True)))
             for number, (goal, weight) in enumerate(zip(goals, weights, strict=True)):
-                alone, sending = Sum(), Sum()
+                alone = Sum()
+                sending = Sum()
                 for flag, count in zip(flags, counts, strict=True):
                     units = -(-columns.units // count)  # of the widest of so many pieces, at least
                     ms = float(columns.least_ms[number, units]) * self._unit + float(self._fixed[number])
@@ -263,7 +272,8 @@ class Program(Places):
         prices = self._exchanges.links
         sizes = np.bincount(prices.domains)
         link, size = (1, int(sizes.max())) if len(sizes) > 1 else (0, 1)
-        sent, received = float(prices.sent_ms[link].min()), float(prices.received_ms[link].min())
+        sent = float(prices.sent_ms[link].min())
+        received = float(prices.received_ms[link].min())
         latency = float(prices.latency_ms[link].min()) * self._unit
         arriving = self._program.variable(lower=-np.inf)
         if received > 0:

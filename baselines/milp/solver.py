@@ -129,8 +129,11 @@ class _Search:
 
     def __init__(self, settings: Milp, run: SearchRun) -> None:
         self._settings = settings
-        self._task, self._cost, self._seed = run.task, run.cost, run.seed
-        self._budget, self._incumbent = run.budget, run.incumbent
+        self._task = run.task
+        self._cost = run.cost
+        self._seed = run.seed
+        self._budget = run.budget
+        self._incumbent = run.incumbent
         costs = run.cost.additive()
         assert costs is not None
         self._costs = costs

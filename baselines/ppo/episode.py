@@ -202,7 +202,9 @@ class Episodes:
 
     def _moments(self) -> Moments:
         """Return what is seen in all episodes that go on; there are none once all have ended."""
-        going, placements, num_devices = self._going, self._game.placements, self._task.num_devices
+        going = self._going
+        placements = self._game.placements
+        num_devices = self._task.num_devices
         seen = self._game.observe()
         devices = [seen[name].reshape(len(self._rows), num_devices, -1)[going] for name in _PER_DEVICE]
         rest = np.concatenate([seen[name][going] for name in _REST if name in seen], axis=1, dtype=np.float64)
@@ -263,7 +265,9 @@ def _held(task: ShardingTask, shards: list[Shard]) -> Held | None:
     """Return how the shards of a table that have the same columns are held, None where no action makes that."""
     rows = task.table(shards[0].table).num_embeddings
     shards = sorted(shards, key=lambda shard: shard.rows)
-    columns, first, holders = shards[0].num_columns, shards[0].devices[0], len(shards)
+    columns = shards[0].num_columns
+    first = shards[0].devices[0]
+    holders = len(shards)
     if holders == 1:
         several = shards[0].devices
         if len(several) == 1:

@@ -145,7 +145,9 @@ class RecShard(IncumbentSearch):
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
         """See `IncumbentSearch`; nothing is drawn."""
         del start
-        task, budget, costs = run.task, run.budget, run.cost.additive()
+        task = run.task
+        budget = run.budget
+        costs = run.cost.additive()
         assert costs is not None
         splits = splits_of(task, costs, in_host=_in_host(task, run.cost), row_cuts=self.row_cuts)
         search = Search(task, costs, splits, run.incumbent)

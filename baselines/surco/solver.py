@@ -209,7 +209,8 @@ def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
         NoFeasiblePlanError: no such assignment exists, or none was found.
     """
     check_instance("task", task, ShardingTask)
-    tables, devices = task.num_tables, task.num_devices
+    tables = task.num_tables
+    devices = task.num_devices
     if np.shape(costs) != (tables, devices) or not np.isfinite(costs).all():
         raise InputError(f"costs: expected finite numbers of shape {(tables, devices)}, got shape {np.shape(costs)}")
     costs = quantized(costs)

@@ -183,8 +183,10 @@ class _AverageDevices:
         Of nodes, tables go to the one that has least to do.
         """
         pricing = self._pricing
-        forms, firsts = choice.forms.copy(), choice.firsts.copy()
-        sums, sizes = choice.sums.copy(), choice.bytes.copy()
+        forms = choice.forms.copy()
+        firsts = choice.firsts.copy()
+        sums = choice.sums.copy()
+        sizes = choice.bytes.copy()
         memory = np.array(pricing.shards.task.capacity_bytes, dtype=np.int64)
         busy_ms = pricing.compute(sums).sum(axis=1)
         for n, change in enumerate(changes.tolist(), 1):

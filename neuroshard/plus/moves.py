@@ -59,7 +59,8 @@ class Placement:
     """
 
     def __init__(self, model: LinearModel, units: Ints | None = None) -> None:
-        count, tables = len(model.memory), len(model.first)
+        count = len(model.memory)
+        tables = len(model.first)
         self._model = model.first, model.rows, model.prices
         self._whole = model.units
         self.units: Ints = np.zeros((count, tables), dtype=np.int64)
@@ -376,7 +377,8 @@ def descend(
         if move[4] != NONE:
             units[move[1], move[4]] -= move[5]
             units[move[0], move[4]] += move[5]
-        low, high = min(move[0], move[1]), max(move[0], move[1])
+        low = min(move[0], move[1])
+        high = max(move[0], move[1])
         price(units, devices, first, rows, prices, low, high + 1, high - low)
     return False, looked_at
 
@@ -407,8 +409,11 @@ def best_move(
 
     Returns how many moves were looked at.
     """
-    floor, unit_ms, widest_ms = prices[FLOOR], prices[UNIT_MS], prices[WIDEST_MS]
-    soft_ms, soft_units = prices[SOFT_MS], prices[SOFT_UNITS]
+    floor = prices[FLOOR]
+    unit_ms = prices[UNIT_MS]
+    widest_ms = prices[WIDEST_MS]
+    soft_ms = prices[SOFT_MS]
+    soft_units = prices[SOFT_UNITS]
     missing, best, max_load, max_width = soft_maxima(devices, prices)
     best -= _LEAST_GAIN * (max_load + widest_ms * max_width)
     now = best
@@ -445,8 +450,10 @@ def best_move(
                     backs[_GIVER_MS, count] = rows[to_row + part, ROW_MS] - rows[to_row, ROW_MS]
                     backs[_TAKER_MS, count] = rows[from_row - part, ROW_MS] - rows[from_row, ROW_MS]
                     count += 1
-        giver_load, taker_load = devices[giver, LOAD], devices[taker, LOAD]
-        giver_ms, taker_ms = devices[giver, DEVICE_MS], devices[taker, DEVICE_MS]
+        giver_load = devices[giver, LOAD]
+        taker_load = devices[taker, LOAD]
+        giver_ms = devices[giver, DEVICE_MS]
+        taker_ms = devices[taker, DEVICE_MS]
         taker_width = devices[taker, WIDTH]
         taker_room = devices[taker, MEMORY] - devices[taker, BYTES]
         highest = max(giver_load, taker_load)

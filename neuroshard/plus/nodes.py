@@ -160,11 +160,13 @@ def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, 
             values = np.where(possible, _roots(after, squarings), np.inf)
             other = _first_least(values, least)
             if other >= 0:
-                best, least = (one, other), float(values[other])
+                best = (one, other)
+                least = float(values[other])
         if best is None:
             return
         one, other = best
-        node, taker = int(found[one]), int(takers[other])
+        node = int(found[one])
+        taker = int(takers[other])
         for table, giver, to in ((one, node, taker), (other - nodes, taker, node)):
             if table >= 0:
                 sums[giver] -= loads[table]
@@ -179,7 +181,8 @@ def _first_least(values: Floats, least: float) -> int:
     best = -1
     for n in np.flatnonzero(values < least * (1 - _SAME)).tolist():
         if values[n] < least * (1 - _SAME):
-            best, least = n, float(values[n])
+            best = n
+            least = float(values[n])
     return best
 
 

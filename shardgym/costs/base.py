@@ -179,7 +179,8 @@ class CostModel(abc.ABC):
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)
-        times, reason = infinite(task.num_devices), printable_line(reason)
+        times = infinite(task.num_devices)
+        reason = printable_line(reason)
         return PlanCost(times, self.name, self.version, self.hardware, compute, communication, reason=reason)
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002

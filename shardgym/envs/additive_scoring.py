@@ -147,7 +147,8 @@ class AdditiveScorer(PlanScorer):
         shards, _, devices = ordered
         exists = shards > 0
         counts = exists.sum(axis=1)
-        shards, devices = shards[exists], devices[exists]
+        shards = shards[exists]
+        devices = devices[exists]
         if p.kinds is not None:
             parts = p.kinds.parts(shards, devices)
             plans = np.nonzero(exists)[0]

@@ -96,7 +96,8 @@ class Game:
 
     def _forget_tasks(self) -> None:
         """Begin with an empty catalog."""
-        layout, rules = self.layout, self.rules
+        layout = self.layout
+        rules = self.rules
         self.catalog = ShardCatalog(rules.order, layout.max_devices, rules.limits, replicas=self.cost.replicas)
         num_envs = len(self.earned)
         self.placements = Placements(num_envs, layout.max_devices, self.catalog, rules.limits, layout.max_shards)

@@ -68,7 +68,8 @@ def render(game: Game, row: int, mode: str) -> Any:
 def _devices(game: Game, row: int) -> Devices:
     p = game.placements
     num_devices = game.catalog.tasks[p.task[row]].num_devices
-    loads, capacity = p.loads[row, :num_devices], p.capacity[row, :num_devices]
+    loads = p.loads[row, :num_devices]
+    capacity = p.capacity[row, :num_devices]
     cost = game.cost_of[row]
     phases = game.scorer.per_device(row) if cost is None else cost.per_device
     if phases is None or not np.isfinite(phases).all():

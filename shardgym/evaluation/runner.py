@@ -296,7 +296,8 @@ class TaskWorker:
 
     def _result(self, index: int, task: ShardingTask, solver: RunningSolver, seed: int, found: Answer) -> Result:
         """Return what a solver answered as a result that no judge has scored."""
-        spec, run = solver.spec, self._run
+        spec = solver.spec
+        run = self._run
         told = found._asdict()
         del told["trace"]
         fields: dict[str, Any] = {
@@ -353,7 +354,8 @@ def open_task_worker(
         oracle = stack.enter_context(make_cost(run.oracle, **run.oracle_settings))
         solvers = stack.enter_context(running_solvers(specs, oracle, timeout_s, isolate))
         judge = stack.enter_context(make_cost(run.judge, **run.judge_settings))
-        here, there = (judge.hardware, judge.version), (run.hardware, run.judge_version)
+        here = (judge.hardware, judge.version)
+        there = (run.hardware, run.judge_version)
         if here != there:
             raise InputError(
                 f"judge '{run.judge}' on {socket.gethostname()} is {here}, that of the run {there}: leave this machine "

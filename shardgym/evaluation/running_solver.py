@@ -119,7 +119,9 @@ class RunningSolver:
 
     def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None = None) -> Answer:
         """Let the solver solve a task. Its end, and its taking too long, become an error with a reason."""
-        started, clock, cpu_clock = utc_now(), time.perf_counter(), 0.0
+        started = utc_now()
+        clock = time.perf_counter()
+        cpu_clock = 0.0
         try:
             if self._child is not None and self._child.dead:  # after its last answer: this task is not to blame
                 self.close()
@@ -127,13 +129,18 @@ class RunningSolver:
                 self.start()
             self.wait_until_made()
             deadline = time.monotonic() + self._timeout_s
-            clock, cpu_clock = time.perf_counter(), self._cpu_seconds() or 0.0
+            clock = time.perf_counter()
+            cpu_clock = self._cpu_seconds() or 0.0
             found = self._ask(("prepare", task.to_json()), deadline)
-            started, clock, cpu_clock = utc_now(), time.perf_counter(), self._cpu_seconds() or 0.0
+            started = utc_now()
+            clock = time.perf_counter()
+            cpu_clock = self._cpu_seconds() or 0.0
             found = found or self._ask(("solve", seed, time_limit_s), deadline)
-            seconds, cpu_seconds = time.perf_counter() - clock, self._cpu_seconds()
+            seconds = time.perf_counter() - clock
+            cpu_seconds = self._cpu_seconds()
         except (InputError, ChildError) as error:
-            seconds, cpu_seconds = time.perf_counter() - clock, self._cpu_seconds()
+            seconds = time.perf_counter() - clock
+            cpu_seconds = self._cpu_seconds()
             self.close()
             found = {"status": "error", "reason": one_line(error, with_type=False)}
             subject = task.name or f"task {task.digest[:12]}"

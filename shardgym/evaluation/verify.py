@@ -183,7 +183,8 @@ def _check_task(
         return
     scored: dict[int, tuple[ShardingPlan, PlanCost]] = {}
     for number, result in group.items():
-        plan, cost = result.plan, result.cost
+        plan = result.plan
+        cost = result.cost
         assert plan is not None  # as the result is ok
         assert cost is not None
         problems = plan_problems(task, plan.shards, plan.group_size)

@@ -22,7 +22,8 @@ def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
 
 
 def _judge(ranking: Ranking) -> str:
-    board, run = ranking.board, ranking.board.run
+    board = ranking.board
+    run = ranking.board.run
     on = "" if run.hardware == run.judge else f" on {run.hardware}"
     costs = [result.cost for result in board.results if result.cost is not None and result.cost.feasible]
     if "modelled" not in on and costs and all(cost.compute == "modelled" for cost in costs):

@@ -28,7 +28,8 @@ PLACEHOLDER_DIM = 16
 #: Ids in a range of rows, on average, from which its share is taken: even shares then vary by a tenth.
 _IDS_PER_RANGE = 100
 #: Largest exponent that is fitted; and the smallest, below which rows of a range count as equally popular.
-_MOST_SKEW, _LEAST_SKEW = 5.0, 0.01
+_MOST_SKEW = 5.0
+_LEAST_SKEW = 0.01
 
 
 class DrawnStream(IdStream):
@@ -166,7 +167,8 @@ def fit_ids(found: FeatureStatistics) -> UniformIds | RangeIds:
 
     if excess(_LEAST_SKEW) <= 0:
         return law
-    low, high = 0.0, _MOST_SKEW
+    low = 0.0
+    high = _MOST_SKEW
     while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)

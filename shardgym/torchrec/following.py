@@ -113,7 +113,8 @@ def solve_beside_host_tables(
     for table in sorted(asked, key=lambda table: -table.pooling_factor * table.embedding_dim):
         kernel, share = rules[table.name].kernels[0]
         shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
-        size, host_size = shard.bytes(task), shard.host_bytes(task)
+        size = shard.bytes(task)
+        host_size = shard.host_bytes(task)
         allowed = rules[table.name].devices or range(task.num_devices)
         # Where it fits nowhere, the plan says of which memory how much is missing.
         device = min(

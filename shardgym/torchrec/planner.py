@@ -159,7 +159,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
                 `import_model` or `to_torchrec`; or it is strict, and something is not followed.
             NoFeasiblePlanError: the tables do not fit.
         """
-        settings, topology = self._settings, self._topology
+        settings = self._settings
+        topology = self._topology
         sharders = get_default_sharders() if sharders is None else sharders
         collections = _planned(module, sharders)
         tables = model_tables(module, collections)
@@ -188,7 +189,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, topology.device,
         )  # fmt: skip
-        seed, limit = settings.seed, settings.time_limit_s
+        seed = settings.seed
+        limit = settings.time_limit_s
         plan = solve_beside_host_tables(self._solver, task, self._cost, rules, seed, limit)
         plan = follow(plan, task, self._cost, rules, seed)
         device_type: DeviceType = "cpu" if topology.device.startswith("cpu") else "cuda"
@@ -378,9 +380,11 @@ def _from_first_rank(work: Callable[[], Any], group: dist.ProcessGroup) -> Any:
         _send(_Answer(done=True, result=planning.result()), group)
         return planning.result()
     if isinstance(cause, ShardGymError):
-        kind, text = type(cause), str(cause)
+        kind = type(cause)
+        text = str(cause)
     else:
-        kind, text = ShardGymError, f"planning failed on the first rank: {error_text(cause)}"
+        kind = ShardGymError
+        text = f"planning failed on the first rank: {error_text(cause)}"
     _send(_Answer(done=True, error=kind, text=text), group)
     if isinstance(cause, ShardGymError) or not isinstance(cause, Exception):
         raise cause

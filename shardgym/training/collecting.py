@@ -55,10 +55,13 @@ TASKS_PER_START = 60
 #: Steps of a shard set: untimed ones, and timed ones. Small ones, which read fewer values in a step, get more: 12
 #: instead of 4 took the spread between repeats below 1 ms from 12 to 7 %. Large ones gain nothing, because they differ
 #: from one measurement to the next as a whole.
-_WARMUPS, _ITERATIONS, _SMALL_ITERATIONS = 1, 3, 9
+_WARMUPS = 1
+_ITERATIONS = 3
+_SMALL_ITERATIONS = 9
 _SMALL_VALUES = 1_000_000
 #: Likewise of a plan.
-_PLAN_WARMUPS, _PLAN_ITERATIONS = 1, 3
+_PLAN_WARMUPS = 1
+_PLAN_ITERATIONS = 3
 
 #: Parts of a step that are kept: exchanges are not timed, and plans have neither row shards nor replicas.
 WORK = ("forward", "backward", *STEP_PARTS)
@@ -114,7 +117,8 @@ def collect(
         raise UnknownNameError("device", device, ("cpu", "cuda"))
     if steps and device == "cuda":
         raise InputError(f"steps={steps} on cuda: complete steps are measured on the CPU; use steps=0")
-    space, notices = space or Space(), []
+    space = space or Space()
+    notices = []
     if device == "cpu":
         known = tuple(name for name in space.optimizer if name in CPU_OPTIMIZERS)
         left_out = ", ".join(sorted({*space.optimizer} - {*known}))

@@ -83,7 +83,8 @@ def load_data(*folders: Path) -> DataSet:
     main = {infos[path].hardware for kind, path in files if kind == files[-1][0]}
     if len(main) > 1:
         raise InputError(f"{folders[0]}: files of several machines ({', '.join(sorted(main))}), expected one")
-    compute, steps = read_compute(*folders), read_steps(*folders)
+    compute = read_compute(*folders)
+    steps = read_steps(*folders)
     names = {path: collection_name(path, folders) for path in infos}
     data = DataSet(
         compute=compute,

@@ -157,7 +157,8 @@ def score(predicted: Floats, measured: Floats, pairs: tuple[Ints, Ints]) -> dict
 
 def repeat_pairs(samples: ComputeSamples) -> tuple[Ints, Ints]:
     """Return positions of first and second measurements of the same content, of those that have both."""
-    contents, repeats = samples.content.tolist(), samples.repeat.tolist()
+    contents = samples.content.tolist()
+    repeats = samples.repeat.tolist()
     firsts = {content: n for n, content in enumerate(contents) if repeats[n] == 0}
     pairs = [(firsts[content], n) for n, content in enumerate(contents) if repeats[n] == 1 and content in firsts]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)

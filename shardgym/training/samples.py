@@ -60,7 +60,10 @@ class DataInfo(Record):
 def _schema(kind: Kind) -> Any:
     """Return the `pyarrow.Schema` of the rows of a kind."""
     pa = import_extra("pyarrow", _PURPOSE)
-    text, whole, small, number = pa.string(), pa.int64(), pa.int32(), pa.float64()
+    text = pa.string()
+    whole = pa.int64()
+    small = pa.int32()
+    number = pa.float64()
     columns = {
         "sample_id": text,  # unique within a data set
         "role": text,  # who may learn from it: the oracle, the judge, or nobody
@@ -100,7 +103,8 @@ def write_rows(path: Path, kind: Kind, rows: Sequence[dict[str, Any]], info: Dat
         InputError: a row lacks a column or has a wrong type, or the file cannot be written there.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa, pq = import_extra("pyarrow", _PURPOSE), import_extra("pyarrow.parquet", _PURPOSE)
+    pa = import_extra("pyarrow", _PURPOSE)
+    pq = import_extra("pyarrow.parquet", _PURPOSE)
     metadata = {_METADATA_KEY: dataclasses.replace(info, kind=kind).to_json().encode()}
     buffer = io.BytesIO()
     try:
@@ -118,7 +122,8 @@ def read_file(path: Path, kind: Kind) -> tuple[DataInfo, Any]:
         InputError: truncated or foreign, or a column is missing or of another type.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa, pq = import_extra("pyarrow", _PURPOSE), import_extra("pyarrow.parquet", _PURPOSE)
+    pa = import_extra("pyarrow", _PURPOSE)
+    pq = import_extra("pyarrow.parquet", _PURPOSE)
     check_file(path)
     schema = _schema(kind)
     try:
@@ -237,7 +242,8 @@ def _compute_samples(table: Any, collection: Strings) -> ComputeSamples:
     counts = np.asarray(
         table.column("num_embeddings").combine_chunks().value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64
     )
-    precision, optimizer = _strings(table, "precision"), _strings(table, "optimizer")
+    precision = _strings(table, "precision")
+    optimizer = _strings(table, "optimizer")
     state = np.array([OPTIMIZER_STATE[name] for name in optimizer], dtype=np.float64).reshape(-1, 2)
     shards = Shards(
         rows=_values(table, "num_embeddings").astype(np.float64),

@@ -142,7 +142,8 @@ def draw_shard_set(space: Space, seed: int, role: Role, number: int) -> ShardSet
 
 def _draw(rng: np.random.RandomState, space: Space, role: Role, name: str) -> ShardSet | None:
     """Draw one set; None when nothing of it keeps to the limits."""
-    precision, optimizer = pick(rng, space.precision), pick(rng, space.optimizer)
+    precision = pick(rng, space.precision)
+    optimizer = pick(rng, space.optimizer)
     widest = pick(rng, [width for width in _widths_up_to(space.width[1]) if width >= space.width[0]])
     low, high = (end.bit_length() - 1 for end in space.batch)
     batch_size = 1 << rng.randint(low, high + 1)

@@ -46,7 +46,8 @@ _BATCH_BITS = (9, 16)
 _OPTIMIZERS: list[Optimizer] = sorted(name for name in get_args(Optimizer) if name in CPU_OPTIMIZERS)
 #: Share of the tasks whose tables are of the pool; its rows and batch are divided, as in the suites for CPUs.
 _OF_POOL = 0.65
-_POOL, _SCALE = "synthetic-2021", 8
+_POOL = "synthetic-2021"
+_SCALE = 8
 _POOL_WIDTHS = (4, 8, 16, 32, 64, 128)
 #: Tables that are made.
 _SPACE = Space(pooling=(0.1, 200.0), rows=(10, 4_000_000))

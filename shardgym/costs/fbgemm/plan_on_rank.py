@@ -133,7 +133,8 @@ class PlanOnRank:
     def _exchanged_ids(self, features: Sequence[Sequence[TableIds]], clock: StepClock) -> list[Ids | None]:
         """Return the ids of each lookup, the samples of all ranks together; None for one without shards."""
         flat = [ids for to in features for ids in to]
-        sent_lengths, sent_ids = torch.cat([ids.lengths for ids in flat]), torch.cat([ids.indices for ids in flat])
+        sent_lengths = torch.cat([ids.lengths for ids in flat])
+        sent_ids = torch.cat([ids.indices for ids in flat])
         clock.work("pack_ids")
         lengths_from = [count * self._num_shards for count in self._samples]
         lengths_to = [self._own_samples * len(to) for to in features]
@@ -204,7 +205,8 @@ class PlanOnRank:
 
     def _reduced(self, pooled: torch.Tensor, clock: StepClock) -> torch.Tensor:
         """Return partial sums of all ranks for the rank's own samples, shape (D, samples, columns)."""
-        size, width = len(self._samples), pooled.shape[1]
+        size = len(self._samples)
+        width = pooled.shape[1]
         values_to = [count * width for count in self._samples]
         sums = self._all_to_all("sum_exchange", pooled, [self._own_samples * width] * size, values_to, clock)
         return sums.view(size, self._own_samples, width)
@@ -213,7 +215,8 @@ class PlanOnRank:
         """Return columns of tables in domains for the rank's own samples, domain by domain."""
         assert self._domains is not None
         inside, between = self._domains
-        size, width = self._plan.domain_size, pooled.shape[1]
+        size = self._plan.domain_size
+        width = pooled.shape[1]
         added = pooled
         if size > 1:
             own = self._place_samples[self._number % size]

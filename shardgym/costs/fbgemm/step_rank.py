@@ -186,7 +186,8 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         settings: "rank", "world_size", "device", "file" (of the rendezvous), "timeout_s", "link_rate" (bytes per second
             of each device's link, None for the loopback interface) and "domain_size" (ranks of a fast domain).
     """
-    number, size = settings["rank"], settings["world_size"]
+    number = settings["rank"]
+    size = settings["world_size"]
     on_gpu = settings["device"] == "cuda"
     torch.set_num_threads(1)
     hardware = gpu_tag(number) if on_gpu else cpu_tag()

@@ -145,7 +145,8 @@ class Workers:
             try:
                 status, value = process.receive(timeout_s, deadline)
             except MeasurementError as error:
-                status, value = "failed", str(error)
+                status = "failed"
+                value = str(error)
             if status == "failed":
                 raise MeasurementError(self._culprit(number, value))
             (answers if status == "ok" else refusals).append(value)

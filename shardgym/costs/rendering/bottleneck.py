@@ -71,9 +71,11 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 
     # Where nothing exceeds the mean, what takes longer counts as the cause.
-    more_compute, more_exchange = compute[device] - compute.mean(), exchange[device] - exchange.mean()
+    more_compute = compute[device] - compute.mean()
+    more_exchange = exchange[device] - exchange.mean()
     if max(more_compute, more_exchange) <= 0:
-        more_compute, more_exchange = compute[device], exchange[device]
+        more_compute = compute[device]
+        more_exchange = exchange[device]
     of_exchange: Cause = "columns" if columns[device] >= np.mean(columns) else "other"
     cause: Cause = "compute" if more_compute >= more_exchange else of_exchange
     return Bottleneck(device, compute, exchange, wait, float(margins[device]), cause)

@@ -103,7 +103,8 @@ def _host_lines(task: ShardingTask, plan: ShardingPlan) -> list[str]:
 def _device_table(
     task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, bar_width: int, has_phases: bool, has_counts: bool
 ) -> str:
-    loads, columns = device_loads(task, plan), pooled_widths(task, plan)
+    loads = device_loads(task, plan)
+    columns = pooled_widths(task, plan)
     rows: list[dict[str, str]] = []
     for device, held in enumerate(plan.memory_per_device(task)):
         share = held.total / task.topology.memory_bytes[device]
@@ -142,7 +143,8 @@ def _phases_of(cost: PlanCost) -> list[str]:
 
 def _time_bar(cost: PlanCost, device: int, width: int) -> str:
     """Return a bar with a mark for each phase, as long as the device's share of the step."""
-    text, edge = "", 0.0
+    text = ""
+    edge = 0.0
     for phase in _phases_of(cost):
         edge += float(cost.phases[phase][device]) / (cost.total_ms or 1.0)
         text += _PHASES[phase][1] * (round(min(edge, 1.0) * width) - len(text))

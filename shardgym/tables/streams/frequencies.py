@@ -18,7 +18,8 @@ from shardgym.errors import InputError, import_extra
 MOST_COUNTED_ROWS = 2**27
 #: Binary logarithms of the places of the frequent items sketch (a row with more than 3.5 / 2**20 of all lookups is in
 #: it), and of the registers of the HyperLogLog sketch, whose standard error is 0.2 %.
-_LOG_PLACES, _LOG_REGISTERS = 20, 18
+_LOG_PLACES = 20
+_LOG_REGISTERS = 18
 
 
 class HotRows(NamedTuple):

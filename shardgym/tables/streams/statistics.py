@@ -69,7 +69,8 @@ class FeatureStatistics:
         self._bounds = range_bounds(min(RANGES, rows), rows)
         self._in_ranges: Ints = np.zeros((2, len(self._bounds) - 1), dtype=np.int64)
         self._run_lengths: list[float] = []
-        self._shortest, self._longest = 2**62, 0
+        self._shortest = 2**62
+        self._longest = 0
         self._checksum = Checksum() if checksum else None
 
     def add(self, bags: Bags) -> None:
@@ -152,7 +153,8 @@ def mean_run_length(indices: Ints, lengths: Ints) -> float:
     def touched(run_length: float) -> float:
         return float(rows @ (1 - (1 - 1 / _PARTS) ** np.maximum(accesses / run_length, 1.0)))
 
-    low, high = 1.0, float(accesses.max(initial=1))
+    low = 1.0
+    high = float(accesses.max(initial=1))
     if touched(low) <= found:
         return 1.0
     while high - low > 1e-3 * low:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuroshard.plus.linear_model import LinearModel
-from neuroshard.plus.moves import Placement
+from neuroshard.plus.placement import Placement
 
 #: Largest pieces that are tried, as multiples of what a device has to take on average.
 _SHARES = (2.0, 1.4, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.14, 0.1, 0.05)

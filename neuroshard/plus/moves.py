@@ -1,9 +1,8 @@
-"""Placements priced by a linear model, and what a descent does with them, in compiled code.
+"""What a descent does with a placement, in compiled code: prices, moves, and the best move of a device.
 
-In a move of a descent, a device gives units of a table to another, maybe for others. One kind of move is many. Giving
-all of a table away moves a shard, or merges two where the other device holds some of the table already; giving away a
-part is a split, or a shift of the cut where the other device holds some. A kick takes tables off their devices, cuts
-them anew and places them again.
+In a move, a device gives units of a table to another, maybe for others. One kind of move is many. Giving all of a table
+away moves a shard, or merges two where the other device holds some of the table already; giving away a part is a split,
+or a shift of the cut where the other device holds some.
 
 Compiled functions have plain loops over few arrays, and write to arrays that they are given: numba compiles that sooner
 than records, array expressions and new arrays.
@@ -16,7 +15,7 @@ import math
 import numpy as np
 
 from neuroshard.jit import jit
-from neuroshard.plus.linear_model import FLOOR, LARGE, SOFT_MS, SOFT_UNITS, UNIT_MS, WIDEST_MS, LinearModel
+from neuroshard.plus.linear_model import FLOOR, SOFT_MS, SOFT_UNITS, UNIT_MS, WIDEST_MS
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.ties import QUANTUM
 
@@ -30,165 +29,10 @@ _TABLE, _UNITS, _GIVER_BYTES, _TAKER_BYTES, _GIVER_MS, _TAKER_MS, _GIVER_LOAD, _
 NONE = -1
 #: Most loaded devices that are tried before a plan counts as done.
 _SOURCES = 2
-#: Devices that units are given to, the least loaded ones; and of large tasks, where a step costs more.
-_MOST_TARGETS = 48
-_FEW_TARGETS = 8
 #: A move has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-7
 #: So that there are no logarithms of 0.
 _NEXT_TO_NOTHING = 1e-300
-#: Tables that a kick takes off at most, and random numbers for each, besides the one that says how many tables.
-KICK_MOVES = 4
-DRAWS_PER_TABLE = 5
-DRAWS_PER_KICK = 1 + KICK_MOVES * DRAWS_PER_TABLE
-#: Moves of one descent after a kick; more than any makes that ends by itself.
-_MOST_STEPS = 10_000
-
-
-class Placement:
-    """What devices hold, priced by a model.
-
-    Args:
-        model: of prices.
-        units: of each table on each device, which are copied, shape (D, T); nothing when None.
-
-    Attributes:
-        units: as given.
-        devices: of each the memory, what it takes if it holds anything, what it takes besides, and what follows from
-            the units: width, bytes, and load, which is what it takes up to the last exchange in ms; shape (D, 6).
-    """
-
-    def __init__(self, model: LinearModel, units: Ints | None = None) -> None:
-        count = len(model.memory)
-        tables = len(model.first)
-        self._model = model.first, model.rows, model.prices
-        self._whole = model.units
-        self.units: Ints = np.zeros((count, tables), dtype=np.int64)
-        self.devices: Floats = np.zeros((count, 6))
-        self.devices[:, :WIDTH] = np.column_stack([model.memory, model.device_ms, model.shared_ms])
-        self._targets = min(_MOST_TARGETS if self.units.size <= LARGE else _FEW_TARGETS, count - 1) + 1
-        self._move = np.zeros(6, dtype=np.int64)
-        # What compiled code writes to: numbers of devices, units, exponentials, and what may come back.
-        self._order, self._chosen = np.zeros((2, count), dtype=np.int64)
-        self._amounts = np.zeros(7, dtype=np.int64)
-        self._terms = np.zeros((3, count))
-        self._backs = np.zeros((9, 1 + 4 * tables))
-        self.hold(self.units if units is None else units)
-
-    @property
-    def widths(self) -> Floats:
-        """Units of each device, shape (D,)."""
-        return self.devices[:, WIDTH]
-
-    @property
-    def bytes(self) -> Floats:
-        """Bytes of each device, shape (D,)."""
-        return self.devices[:, BYTES]
-
-    @property
-    def load(self) -> Floats:
-        """Load of each device in ms, shape (D,)."""
-        return self.devices[:, LOAD]
-
-    def hold(self, units: Ints) -> None:
-        """Hold other units, shape (D, T)."""
-        self.units[:] = units
-        self._price()
-
-    def _price(self) -> None:
-        price(self.units, self.devices, *self._model, 0, len(self.devices), 1)
-
-    def rank(self) -> tuple[float, float]:
-        """Return the bytes that devices have no room for, and what is minimised, in ms: less is better."""
-        missing, value, _, _ = soft_maxima(self.devices, self._model[2])
-        return missing, value
-
-    def place(self, tables: Ints, units: Ints) -> None:
-        """Place pieces, so many units of a table each, one after another."""
-        place(self.units, self.devices, *self._model, tables, units)
-
-    def givers(self) -> list[int]:
-        """Return the devices that have to give: those that hold too much, else the most loaded, and the widest."""
-        count = givers(self.devices, self._model[2], self._chosen, self._terms)
-        found: list[int] = self._chosen[:count].tolist()
-        return found
-
-    def best_move(self, giver: int) -> Ints | None:
-        """Return the move of a device that makes the placement best; None where none makes it better.
-
-        A move is giver, taker, table, units; table that comes back or `NONE`, and its units; shape (6,).
-        """
-        best_move(
-            self.units, self.devices, *self._model, giver, self._targets, self._move,
-            self._order, self._amounts, self._terms, self._backs
-        )  # fmt: skip
-        return None if self._move[0] == NONE else self._move.copy()
-
-    def descend(self, most_steps: int = _MOST_STEPS) -> tuple[bool, int]:
-        """Make the best move of one of the most loaded devices, until none makes the placement better.
-
-        Bytes that devices have no room for become fewer first. Returns whether the descent came to an end within
-        `most_steps` moves, and how many moves were looked at.
-        """
-        return descend(
-            self.units, self.devices, *self._model, most_steps, self._targets, self._move,
-            self._order, self._chosen, self._amounts, self._terms, self._backs
-        )  # fmt: skip
-
-    def cut_anew(self, draws: Floats) -> None:
-        """Take tables off, the first of them from the most loaded device; place each in a piece less, as many, or more.
-
-        Args:
-            draws: random numbers from 0 to 1, shape (`DRAWS_PER_KICK`,).
-        """
-        taken: dict[int, float] = {}
-        for n in range(1 + int(draws[0] * KICK_MOVES)):
-            where, which, table_held, number = draws[1 + (DRAWS_PER_TABLE - 1) * n :][:4].tolist()
-            device = int(self.load.argmax()) if n == 0 or where <= 0.3 else int(which * len(self.devices))
-            held = np.flatnonzero(self.units[device])
-            if len(held):
-                taken.setdefault(int(held[int(table_held * len(held))]), number)
-        last = draws[1 + (DRAWS_PER_TABLE - 1) * (n + 1) :].tolist()
-        pieces = []
-        for (table, number), change in zip(taken.items(), last, strict=False):
-            # As many pieces as before half of the time.
-            count = np.count_nonzero(self.units[:, table]) + (-1, 0, 0, 1)[int(change * 4)]
-            units = int(self._whole[table])
-            parts = min(max(1, int(count)), units)
-            sizes = [units // parts + (n < units % parts) for n in range(parts)]
-            largest_ms = self._model[1][self._model[0][table] + sizes[0], ROW_MS]
-            pieces.append((largest_ms * (0.7 + 0.6 * number), [table] * len(sizes), sizes))
-        pieces.sort(key=lambda piece: -piece[0])
-        self.units[:, list(taken)] = 0
-        self._price()
-        tables = np.array([table for _, many, _ in pieces for table in many], dtype=np.int64)
-        self.place(tables, np.array([units for *_, sizes in pieces for units in sizes], dtype=np.int64))
-
-
-def kick_and_descend(model: LinearModel, best: Ints, draws: Floats) -> tuple[list[Ints], int]:
-    """Disturb the best placement and descend again, as often as there are draws.
-
-    Args:
-        model: of prices.
-        best: units of the placement, shape (D, T).
-        draws: random numbers from 0 to 1, of every kick, shape (N, `DRAWS_PER_KICK`).
-
-    Returns:
-        The units of every placement that was better than all before, and how many moves were looked at.
-    """
-    better: list[Ints] = []
-    looked_at = 0
-    placement = Placement(model, best)
-    least = placement.rank()
-    for draw in draws:
-        placement.hold(better[-1] if better else best)
-        placement.cut_anew(draw)
-        looked_at += placement.descend()[1]
-        rank = placement.rank()
-        if rank < least:
-            least = rank
-            better.append(placement.units.copy())
-    return better, looked_at
 
 
 @jit

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus import kinds, local_search, moves
+from neuroshard.plus import kinds, local_search, placement
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.nodes import node_prices
@@ -95,7 +95,7 @@ def test_plans_of_large_tasks_are_nearly_as_good(monkeypatch):
     task, cost = task_in_nodes(16, interval=None, tables=12), COSTS["roofline"]
     solver = NeuroShardPlus(kicks=4)
     ms = cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms
-    for module in (kinds, local_search, moves):
+    for module in (kinds, local_search, placement):
         monkeypatch.setattr(module, "LARGE", 0)
     plan = solver.solve(task, cost)
     plan.validate(task)

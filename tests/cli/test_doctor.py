@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import types
 
 import pytest
 import torch
@@ -49,7 +50,10 @@ def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, 
     def crash(command, **options):
         return subprocess.CompletedProcess(command, status, stdout="", stderr=printed)
 
-    monkeypatch.setattr(doctor.subprocess, "run", crash)
+    # Only the doctor's own: `machine.commit`, which is kept for the process, runs git.
+    monkeypatch.setattr(
+        doctor, "subprocess", types.SimpleNamespace(run=crash, TimeoutExpired=subprocess.TimeoutExpired)
+    )
     assert doctor.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_links_take_commands_and_a_system_that_allows_them(fresh, monkeypatch):
     namespaces.why_not.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: name)
     refused = subprocess.CompletedProcess((), 1, stdout="", stderr="unshare: Operation not permitted\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: refused)
+    monkeypatch.setattr(namespaces, "subprocess", types.SimpleNamespace(run=lambda *_, **__: refused))
     assert "need root" in namespaces.why_not()
     assert "Operation not permitted" in namespaces.why_not()
 

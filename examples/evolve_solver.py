@@ -1,6 +1,5 @@
-"""A search over programs: candidates are solvers that somebody writes, by default a script, or a language model.
+"""A search over programs: candidates are solvers that a language model writes.
 
-    python examples/evolve_solver.py --out results/evolved
     python examples/evolve_solver.py --out results/evolved --rounds 20 --model 'my-model --no-stream'
 
 The command of `--model` reads a prompt on standard input and writes Python on standard output. Every candidate works in
@@ -17,7 +16,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,71 +52,6 @@ counts. ShardingPlan.table_wise(task, {name: device}) makes a plan; plan.validat
 The score is the cost over that of longest processing time first; lower is better. Answer with the module alone.
 """
 
-#: What stands for a model when there is none. It is one that learns from its score.
-SCRIPT = (
-    """\
-import shardgym
-
-
-class Candidate:
-    '''Tables by size, each to the emptiest device.'''
-
-    def solve(self, task, cost, seed=0):
-        room = list(task.capacity_bytes)
-        place = {}
-        for table in sorted(task.tables, key=task.table_bytes, reverse=True):
-            place[table.name] = room.index(max(room))
-            room[place[table.name]] -= task.table_bytes(table)
-        return shardgym.ShardingPlan.table_wise(task, place)
-""",
-    """\
-import shardgym
-
-
-class Candidate:
-    '''Tables by pooled values, each to the device with the fewest of those where it fits.'''
-
-    def solve(self, task, cost, seed=0):
-        room = list(task.capacity_bytes)
-        load = [0.0] * task.num_devices
-        place = {}
-        for table in sorted(task.tables, key=lambda t: t.pooling_factor * t.embedding_dim, reverse=True):
-            fits = [device for device in range(task.num_devices) if room[device] >= task.table_bytes(table)]
-            device = min(fits, key=load.__getitem__)
-            place[table.name] = device
-            room[device] -= task.table_bytes(table)
-            load[device] += table.pooling_factor * table.embedding_dim
-        return shardgym.ShardingPlan.table_wise(task, place)
-""",
-    """\
-from dataclasses import replace
-
-import shardgym
-
-
-class Candidate:
-    '''LPT, then the move of one shard that helps most by the oracle, as long as one does.'''
-
-    def solve(self, task, cost, seed=0):
-        plan = shardgym.make_solver("lpt").solve(task, cost)
-        best = cost.evaluate(task, [plan])[0].total_ms
-        for _ in range(20):
-            trials = []
-            for i, shard in enumerate(plan.shards):
-                for device in range(task.num_devices):
-                    if device not in shard.devices:
-                        moved = replace(shard, devices=(device,))
-                        others = plan.shards[:i] + plan.shards[i + 1 :]
-                        trials.append(shardgym.ShardingPlan.of(task, [*others, moved]))
-            costs = [answer.total_ms for answer in cost.evaluate(task, trials)]
-            if not costs or min(costs) >= best:
-                return plan
-            best = min(costs)
-            plan = trials[costs.index(best)]
-        return plan
-""",
-)
-
 
 @dataclass(frozen=True)
 class Attempt:
@@ -130,25 +63,16 @@ class Attempt:
     remark: str
 
 
-def scripted(attempts: list[Attempt]) -> str | None:
-    """Return the next program of the script; None at its end."""
-    return SCRIPT[len(attempts)] if len(attempts) < len(SCRIPT) else None
-
-
-def from_model(command: str) -> Callable[[list[Attempt]], str | None]:
-    """Return a writer of candidates that asks a command."""
-
-    def write(attempts: list[Attempt]) -> str | None:
-        shown = {attempt.number: attempt for attempt in (*sorted(attempts, key=_score)[:2], *attempts[-1:])}
-        parts = [PROMPT]
-        parts += [f"Candidate {a.number}: {a.score:.3f}. {a.remark}\n\n{a.source}\n" for a in shown.values()]
-        done = subprocess.run(shlex.split(command), input="\n".join(parts), capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"the model's command ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        fenced = re.search(r"```(?:python)?\n(.*?)```", done.stdout, re.DOTALL)
-        return fenced[1] if fenced else done.stdout
-
-    return write
+def written(command: str, attempts: list[Attempt]) -> str:
+    """Return the next program, which a command is asked for."""
+    shown = {attempt.number: attempt for attempt in (*sorted(attempts, key=_score)[:2], *attempts[-1:])}
+    parts = [PROMPT]
+    parts += [f"Candidate {a.number}: {a.score:.3f}. {a.remark}\n\n{a.source}\n" for a in shown.values()]
+    done = subprocess.run(shlex.split(command), input="\n".join(parts), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the model's command ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    fenced = re.search(r"```(?:python)?\n(.*?)```", done.stdout, re.DOTALL)
+    return fenced[1] if fenced else done.stdout
 
 
 def attempt(number: int, source: str, out: Path) -> Attempt:
@@ -187,16 +111,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of candidates and records")
     parser.add_argument("--rounds", type=int, default=10, help="candidates at most (default: %(default)s)")
-    parser.add_argument("--model", help="command that writes candidates (default: a script of three)")
+    parser.add_argument("--model", required=True, help="command that writes candidates")
     options = parser.parse_args(arguments)
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     (out / "development.yaml").write_text(DEVELOPMENT, encoding="utf-8")
     sys.path.insert(0, str(out))  # where processes of solvers look for candidates
-    write = from_model(options.model) if options.model else scripted
     attempts: list[Attempt] = []
-    while len(attempts) < options.rounds and (source := write(attempts)) is not None:
-        attempts.append(attempt(len(attempts), source, out))
+    for number in range(options.rounds):
+        attempts.append(attempt(number, written(options.model, attempts), out))
         print(f"candidate {attempts[-1].number}: {attempts[-1].score:.3f}. {attempts[-1].remark}", flush=True)
     best = min(attempts, key=_score)
     if math.isinf(best.score):

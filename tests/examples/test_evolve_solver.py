@@ -24,27 +24,31 @@ def evolve(monkeypatch):
     sys.path[:] = [path for path in sys.path if not path.endswith("evolved")]
 
 
-def test_the_script_ends_ahead_of_lpt_on_tasks_that_it_was_not_told_of(evolve, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(evolve, "HIDDEN", "quick-v1")
-    evolve.main(["--out", str(tmp_path / "evolved")])
-    *candidates, best = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in candidates] == ["candidate 0", "candidate 1", "candidate 2"]
-    assert "no plan for task 6" in candidates[0]
-    assert "held up by" in candidates[2]
-    assert best.startswith("best: candidate 2")
+def model(folder, answer):
+    """Return a command that keeps what it is asked, and answers the same every time."""
+    script = folder / "model.py"
+    script.write_text(
+        f"import sys\nopen({str(folder / 'prompt.txt')!r}, 'w').write(sys.stdin.read())\nprint({answer!r})\n"
+    )
+    return f"{sys.executable} {script}"
+
+
+def test_the_best_candidate_solves_tasks_that_it_was_not_told_of(evolve, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evolve, "HIDDEN", "tiny-v1")
+    monkeypatch.setattr(evolve, "DEVELOPMENT", evolve.DEVELOPMENT.replace("count: 8", "count: 2"))
+    candidate = "from neuroshard import NeuroShard as Candidate"
+    evolve.main(["--out", str(tmp_path / "evolved"), "--rounds", "1", "--model", model(tmp_path, candidate)])
+    first, best = capsys.readouterr().out.splitlines()
+    assert first.startswith("candidate 0: ")
+    assert "held up by" in first
+    assert best.startswith("best: candidate 0")
     assert float(best.split()[-3]) < 1
 
 
 def test_a_model_is_told_scores_and_what_it_answers_is_run(evolve, tmp_path, capsys):
-    model = tmp_path / "model.py"
-    model.write_text(
-        "import sys\n"
-        "prompt = sys.stdin.read()\n"
-        f"open({str(tmp_path / 'prompt.txt')!r}, 'w').write(prompt)\n"
-        "print('Here it is:\\n```python\\nclass Candidate(:\\n```')\n"
-    )
+    answer = "Here it is:\n```python\nclass Candidate(:\n```"
     with pytest.raises(SystemExit, match="no candidate ran"):
-        evolve.main(["--out", str(tmp_path / "evolved"), "--rounds", "2", "--model", f"{sys.executable} {model}"])
+        evolve.main(["--out", str(tmp_path / "evolved"), "--rounds", "2", "--model", model(tmp_path, answer)])
     assert "SyntaxError" in capsys.readouterr().out
     prompt = (tmp_path / "prompt.txt").read_text()
     assert prompt.startswith(evolve.PROMPT)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import LARGE, LinearModel
 from neuroshard.plus.moves import NONE
-from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, kick_and_descend
+from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS

@@ -11,11 +11,11 @@ import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.choices import shared_for_room, shared_on_average
-from neuroshard.plus.construction import constructed
 from neuroshard.plus.kinds import with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.nodes import Nodes
+from neuroshard.plus.placement import constructed
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Shared, places_of
 from neuroshard.shard_table import ShardTable, units_of

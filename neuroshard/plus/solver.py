@@ -13,8 +13,7 @@ from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.searches import ExactSearch, InGroups
 from neuroshard.plus.sharing import SHARED_TYPES, forms_of
-from neuroshard.plus.tiered_pricing import TieredPricing
-from neuroshard.plus.tiers import TieredShards
+from neuroshard.plus.tiers import TieredPricing, TieredShards
 from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver

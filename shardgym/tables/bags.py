@@ -1,4 +1,4 @@
-"""The ids of one table for one batch, and how often they touch a row."""
+"""The ids of one table for one batch, how often they touch a row, and how many fall into equal ranges of rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.tables.table import REUSE_BINS
+
+#: Ranges in which ids are counted: cuts into 2, 3, 4, 6, 8, ..., 64 equal parts fall between them.
+RANGES = 192
 
 
 class Bags(NamedTuple):
@@ -95,5 +98,41 @@ class ReuseCounts:
 
 
 def _shares(counts: Ints) -> tuple[float, ...]:
-    total = int(counts.sum())
-    return tuple(float(count) / total if total else 0.0 for count in counts)
+    total = max(int(counts.sum()), 1)
+    return tuple(count / total for count in counts.tolist())
+
+
+def range_bounds(count: int, rows: int) -> Ints:
+    """Return the first rows of `count` equal ranges of rows, and the end, shape (count + 1,)."""
+    return np.arange(count + 1) * rows // count
+
+
+class RangeCounts(NamedTuple):
+    """Shares of ids in equal ranges of a table's rows; all 0 when there are no ids."""
+
+    lookups: tuple[float, ...]  #: in each range, length n; see `range_bounds`
+    distinct: tuple[float, ...]  #: of the distinct rows, likewise
+
+    @classmethod
+    def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:
+        """Count ids, which lie in [0, rows), in `count` ranges, or in as many as there are rows if these are fewer."""
+        touched, counts = np.unique(indices, return_counts=True)
+        return cls.of_totals(*count_in_ranges(touched, counts, range_bounds(min(count, rows), rows)))
+
+    @classmethod
+    def of_totals(cls, lookups: Ints, distinct: Ints) -> RangeCounts:
+        """Return the shares of counts of equal ranges, both shape (n,), rounded as tables keep them."""
+        return cls(*(tuple(round(share, 6) for share in _shares(counts)) for counts in (lookups, distinct)))
+
+
+def count_in_ranges(touched: Ints, counts: Ints, bounds: Ints) -> Ints:
+    """Return lookups and distinct rows of each range, shape (2, n).
+
+    Args:
+        touched: distinct rows in ascending order, shape (m,).
+        counts: lookups of each, shape (m,).
+        bounds: first rows of the ranges, and the end, shape (n + 1,).
+    """
+    edges = np.searchsorted(touched, bounds)
+    lookups = np.concatenate([[0], np.cumsum(counts)])[edges]
+    return np.diff(np.stack([lookups, edges]))

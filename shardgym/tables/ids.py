@@ -10,8 +10,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
-from shardgym.tables.bags import Bags, check_bags
-from shardgym.tables.row_ranges import RangeCounts, count_in_ranges, range_bounds
+from shardgym.tables.bags import Bags, RangeCounts, check_bags, count_in_ranges, range_bounds
 from shardgym.tables.streams.stream import recorded_bags
 from shardgym.tables.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, UniformIds, ZipfIds
 

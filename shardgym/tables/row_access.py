@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
+from shardgym.tables.bags import range_bounds
 from shardgym.tables.ids import ZipfLaw, place_ranks, rows_of_block
-from shardgym.tables.row_ranges import range_bounds
 from shardgym.tables.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, ZipfIds
 
 #: Mean accesses of a row per reuse bin: the middle of (2**(i-1), 2**i]; the open last bin as if it ended at 2**16.

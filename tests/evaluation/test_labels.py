@@ -10,7 +10,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.notes import cautions
+from shardgym.leaderboard.tables import cautions
 
 
 def run(out, *specs, **options):

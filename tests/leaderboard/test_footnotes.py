@@ -10,7 +10,7 @@ from board_toys import board_of, record, write
 from shardgym.costs.simulator.model_card import AGREEMENT, REPEAT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.notes import cautions, footer
+from shardgym.leaderboard.tables import cautions, footer
 
 SAME = "Judge and oracle are the same model: solvers that query it are compared in a circle."
 PICKED = "WARNING: solvers ran with different seeds: seed 0 for one; seeds 1, 2 for two."
@@ -79,7 +79,7 @@ def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, mo
     found = dataclasses.replace(FOUND, models=FOUND.models | {"judge": ModelAgreement(0.59, right, "1")})
     board = board_of(tmp_path, {"one": [1.0]}, judge="simulator")
     assert cautions(board) == []  # nothing ships for this hardware
-    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: found)
+    monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
     assert note.startswith(
         f"{begin}: on the plans of solvers for 51 measurements of tasks of boards (lab), tau of this"

@@ -11,8 +11,7 @@ import pytest
 from board_toys import board_of, record, rows_of, write
 
 from shardgym.leaderboard import BASE, load_boards, rank, render
-from shardgym.leaderboard.notes import footer
-from shardgym.leaderboard.tables import to_dict
+from shardgym.leaderboard.tables import footer, to_dict
 
 # Ratios
 

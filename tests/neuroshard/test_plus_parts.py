@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus.construction import constructed, cut_and_place
 from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, corrected, random_moves
 from neuroshard.plus.moves import NONE
-from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, kick_and_descend
+from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, cut_and_place, kick_and_descend
 from neuroshard.plus.pricing import SOFTNESS, Pricing, excess
 from neuroshard.plus.searches import examples_of
 from neuroshard.plus.sharing import Place, forms_of

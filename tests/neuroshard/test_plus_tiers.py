@@ -11,8 +11,7 @@ import pytest
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of, places_of
 from neuroshard.plus.solver import NeuroShardPlus
-from neuroshard.plus.tiered_pricing import TieredPricing
-from neuroshard.plus.tiers import TieredShards
+from neuroshard.plus.tiers import TieredPricing, TieredShards
 from neuroshard.row_splits import splits_of
 from shardgym import EmbeddingTable, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost, make_solver
 from shardgym.tables.table import ZipfIds

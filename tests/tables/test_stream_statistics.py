@@ -11,8 +11,7 @@ from shardgym import DrawnStream, EmbeddingTable, InputError, MissingDependencyE
 from shardgym.tables.bags import Bags, ReuseCounts
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import access_share
-from shardgym.tables.streams.frequencies import CountedRows, SketchedRows
-from shardgym.tables.streams.statistics import FeatureStatistics, mean_run_length
+from shardgym.tables.streams.statistics import CountedRows, FeatureStatistics, SketchedRows, mean_run_length
 from shardgym.tables.tables_of_streams import fit_ids
 
 RNG = np.random.default_rng(0)

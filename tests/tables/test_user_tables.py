@@ -6,7 +6,7 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.tables.pools import load_pool
-from shardgym.tables.pools.files import load_user_tables
+from shardgym.tables.pools.load import load_user_tables
 from shardgym.tables.table import UniformIds, ZipfIds
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor,zipf_s,zipf_q\n"

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from shardgym.errors import import_extra
-from shardgym.leaderboard.notes import footer
 from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import pareto_front
-from shardgym.leaderboard.tables import columns, title
+from shardgym.leaderboard.tables import columns, footer, title
 
 _HERE = Path(__file__).parent
 #: Characters that end a script element, or lines of old JavaScript.

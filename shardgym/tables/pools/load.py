@@ -1,4 +1,4 @@
-"""Pools by name or file. With the package come two synthetic ones and the tables of published models.
+"""Pools by name or file, in JSON or CSV. With the package come two synthetic ones and the tables of published models.
 
 The pool `synthetic-2021` is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that
 file (`embedding_bag/2021/locality_stats.txt`) are totals over its tables at batch 65,536: ids, distinct rows, and both
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +24,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import CONFIG, Record
-from shardgym.tables.pools.files import load_user_tables
+from shardgym.files import read_text
+from shardgym.records import CONFIG, Record, parse_json
 from shardgym.tables.streams.stream import ENDINGS, holds_ids, open_stream
 from shardgym.tables.table import (
     DEFAULT_BATCH_SIZE,
@@ -49,6 +50,11 @@ SYNTHETIC_BATCH = {SYNTHETIC: DEFAULT_BATCH_SIZE, "synthetic-2022": 131_072}
 #: Columns of the files of synthetic tables, one table per line.
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(REUSE_BINS))
 COLUMNS = ("name", "num_embeddings", "pooling_factor", "s", "q", *BIN_COLUMNS)
+
+_NUMBERS = {"num_embeddings": int, "embedding_dim": int, "pooling_factor": float, "zipf_s": float, "zipf_q": float}
+_WORDS = ("name", "row_order", "pooling", "optimizer", "precision")
+#: Columns that are of a Zipf law, by the names of its fields.
+_OF_ZIPF = {"zipf_s": "s", "zipf_q": "q", "row_order": "row_order"}
 
 
 def pool_names() -> list[str]:
@@ -150,3 +156,60 @@ def load_model(name: str) -> PublishedModel:
 def _entries() -> dict[str, dict[str, Any]]:
     data: dict[str, dict[str, Any]] = yaml.safe_load((_DATA / "published.yaml").read_text(encoding="utf-8"))
     return data
+
+
+def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> TablePool:
+    """Load tables from a `.json` or `.csv` file.
+
+    JSON: a list of table objects, or `{"tables": [...], "name": ..., "batch_size": ...}`, the form in which a pool
+    writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s,
+    zipf_q, row_order, pooling, optimizer and precision; a table without zipf_s has uniform ids.
+
+    Args:
+        path: the file.
+        batch_size: samples per batch, where the file does not say.
+
+    Raises:
+        InputError: one line with file, line or table, field and what was expected.
+    """
+    text = read_text(path)
+    pool: dict[str, Any] = {"name": Path(path).stem, "batch_size": batch_size}
+    if Path(path).suffix.lower() == ".csv":
+        return TablePool.from_dict({**pool, "tables": _csv_tables(path, text)}, str(path))
+    data = parse_json(text, str(path))
+    data = {"tables": data} if isinstance(data, list) else data
+    if not isinstance(data, dict):
+        raise InputError(f'{path}: expected a list of tables or an object {{"tables": [...]}}')
+    return TablePool.from_dict(pool | data, str(path))
+
+
+def _csv_tables(path: str | Path, text: str) -> tuple[EmbeddingTable, ...]:
+    """Make a table of each line below the header; empty cells stand for defaults."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    tables = []
+    try:
+        header = reader.fieldnames or ()
+        unknown = [column for column in header if column not in (*_NUMBERS, *_WORDS)]
+        if unknown:
+            raise InputError(f"{path}: unknown column '{unknown[0]:.60}', expected {', '.join((*_WORDS, *_NUMBERS))}")
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise InputError(f"{place}: expected {len(header)} cells ({', '.join(header)})")
+            tables.append(EmbeddingTable.from_dict(_fields(place, row), place))
+    except csv.Error as error:
+        raise InputError(f"{path}: not valid CSV ({error})") from None
+    return tuple(tables)
+
+
+def _fields(place: str, row: dict[str, str]) -> dict[str, Any]:
+    """Return the fields of a table, numbers as such."""
+    fields: dict[str, Any] = {column: cell.strip() for column, cell in row.items() if cell.strip()}
+    for column, number in _NUMBERS.items():
+        try:
+            if column in fields:
+                fields[column] = number(fields[column])
+        except ValueError:
+            raise InputError(f"{place}, {column}: expected a number, got '{fields[column]:.40}'") from None
+    zipf = {field: fields.pop(column) for column, field in _OF_ZIPF.items() if column in fields}
+    return fields | ({"ids": {"kind": "zipf", **zipf}} if zipf else {})

@@ -10,9 +10,8 @@ from typing import overload
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import read_text
-from shardgym.tasks.suites.drift import DriftSource
 from shardgym.tasks.suites.mixed import MixedSource
-from shardgym.tasks.suites.sources import DrawnSource, ListedSource, SequenceSource, TaskSource
+from shardgym.tasks.suites.sources import DrawnSource, DriftSource, ListedSource, SequenceSource, TaskSource
 from shardgym.tasks.suites.spec import (
     SIMULATED,
     CostChoice,

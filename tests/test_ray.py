@@ -24,13 +24,14 @@ def cluster():
     """Two nodes of one core each."""
     utils = pytest.importorskip("ray.cluster_utils")
     tests = str(Path(__file__).parents[0])
-    os.environ["PYTHONPATH"] = os.pathsep.join([tests, str(Path(tests).parent), *sys.path])
-    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    made.second = made.add_node(num_cpus=1)
-    made.wait_for_nodes()
-    os.environ["RAY_ADDRESS"] = made.address
-    yield made
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([tests, str(Path(tests).parent), *sys.path]))
+        made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+        made.shutdown()
 
 
 def run(out, engine):

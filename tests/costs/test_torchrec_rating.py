@@ -22,9 +22,6 @@ EXACT = 1e-9
 #: Random plans of all kinds of random tasks, and what TorchRec's estimators said of them, in ms.
 STORED = json.loads((Path(__file__).parent / "golden_torchrec_ratings.json").read_text(encoding="utf-8"))
 
-#: Round numbers: 1,000 bytes take 1 ms.
-PLAIN = {"hbm_mem_bw": 1e3, "intra_host_bw": 1e3, "inter_host_bw": 1e3}
-
 
 def make_task(*tables, devices=2, per_host=2, batch_size=100, **options):
     return ShardingTask(tables, Topology(devices, 2**30, fast_domain_size=per_host), batch_size, **options)
@@ -51,48 +48,6 @@ def test_torchrec_says_today_what_is_stored():
         per_device, rating_ms = estimate(task, plan, PlannerConstants(**stored["constants"]))
         np.testing.assert_allclose(per_device, stored["per_device"], rtol=EXACT)
         assert rating_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
-
-
-def test_a_whole_table_by_hand():
-    """200 ids of 8 bytes, 200 rows of 32 columns at least, 100 outputs of 4 columns: 1.6 + 25.6 + 1.6 ms, times 1.75.
-
-    Outputs are sent in both passes; backward computes twice as long.
-    """
-    task = make_task(EmbeddingTable("a", 10, 4, pooling_factor=2.0))
-    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, [1])])
-    assert found.per_device.tolist() == [[0, 0, 0, 0, 0], pytest.approx([0, 50.4, 1.6, 1.6, 100.8])]
-    assert (found.total_ms, found.compute, found.communication) == (pytest.approx(154.4), "modelled", "modelled")
-
-
-def test_a_replica_by_hand():
-    """Own samples: 100 ids, 100 rows and 50 outputs at half the bandwidth. Gradients: 160 bytes at that of 2 devices.
-
-    The optimiser passes over the table 9.22 times, which counts as communication.
-    """
-    task = make_task(EmbeddingTable("a", 10, 4, pooling_factor=2.0))
-    plan = ShardingPlan.of(task, [Shard.whole(task.tables[0], 0, 1)])
-    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [plan])
-    assert found.per_device.tolist() == [pytest.approx([0, 6.4, 0, 0.08 + 2.9504, 12.8])] * 2
-
-
-def test_rows_of_one_fast_domain_by_hand():
-    """100 of 200 ids and rows; 1,600 bytes of sums are added up in the domain, and 800 go to the two domains."""
-    task = make_task(EmbeddingTable("a", 10, 4, pooling_factor=2.0), devices=4, per_host=2)
-    plan = ShardingPlan.of(task, [Shard("a", (5 * n, 5 * n + 5), (0, 4), n) for n in range(2)])
-    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [plan])
-    expected = pytest.approx([0, 4.0, 1.6 + 0.8, 1.6 + 0.8 + 1.6 * 2.455, 8.0])
-    assert found.per_device.tolist() == [expected, expected, [0] * 5, [0] * 5]
-
-
-def test_a_group_is_rated_as_if_it_were_alone():
-    tables = load_suite("published-v1")[0].tables
-    alone = make_task(*tables, devices=4, per_host=4, batch_size=1024)
-    twice = make_task(*tables, devices=8, per_host=4, batch_size=2048)
-    placed = ShardingPlan.table_wise(alone, [n % 4 for n in range(len(tables))])
-    copied = [Shard(s.table, s.rows, s.columns, (s.devices[0], s.devices[0] + 4)) for s in placed.shards]
-    cost = make_cost("torchrec_rating")
-    [of_one], [of_two] = cost.score(alone, [placed]), cost.score(twice, [ShardingPlan.of(twice, copied, 4)])
-    assert of_two.per_device.tolist() == of_one.per_device.tolist() * 2
 
 
 def test_the_device_computes_nothing_that_its_topology_says():

@@ -50,19 +50,13 @@ def test_a_second_run_solves_nothing(out, calls):
     assert calls() == 0
 
 
-def test_a_new_solver_joins_without_solving_the_old_again(out, calls):
-    run(out, "Logged")
-    calls()
-    results = run(out, "Logged", "Halves")
-    assert calls() == 0
-    assert len(results) == 6
-
-
-def test_more_tasks_continue_a_limited_run(out, calls):
+def test_tasks_and_solvers_are_added_to_records_that_stay_as_they_are(out, calls):
+    """Not a byte of them is written again."""
     run(out, "Logged", limit=1)
-    calls()
-    assert len(run(out, "Logged")) == 3
+    before, _ = lines(out), calls()
+    assert len(run(out, "Logged", "Halves")) == 6
     assert calls() == 2
+    assert lines(out)[:1] == before
 
 
 def test_failures_stay(out, tmp_path, monkeypatch):
@@ -75,18 +69,14 @@ def test_failures_stay(out, tmp_path, monkeypatch):
 
 
 def test_all_starts_afresh_and_keeps_the_old_file(out, calls):
+    """Though it is damaged and of another judge."""
     run(out, "Logged")
-    old, _ = lines(out), calls()
-    run(out, "Logged", resume="all")
+    old, _ = b"not JSON\n" + (out / "records.jsonl").read_bytes(), calls()
+    (out / "records.jsonl").write_bytes(old)
+    assert len(run(out, "Logged", judge=CountCost("other"), resume="all")) == 3
     assert calls() == 3
     (aside,) = out.glob("records-*.old")
-    assert aside.read_bytes().splitlines(keepends=True) == old
-
-
-def test_all_starts_afresh_even_from_a_damaged_file_of_another_judge(out):
-    run(out, "Halves")
-    (out / "records.jsonl").write_text("not JSON\n")
-    assert len(run(out, "Halves", judge=CountCost("other"), resume="all")) == 3
+    assert aside.read_bytes() == old
 
 
 @pytest.mark.parametrize("cut", [1, 30, -1])
@@ -139,28 +129,15 @@ def test_records_of_something_else_are_never_mixed(out, change, named):
     assert lines(out) == before
 
 
-def test_a_newer_judge_does_not_continue_the_records_of_an_older_one(out, monkeypatch):
+@pytest.mark.parametrize("changed", [[dataclasses.replace(toy_tasks()[2], batch_size=99)], []])
+def test_a_task_that_changed_or_is_gone_is_found_also_where_nothing_is_to_do(out, changed):
+    """Task 2, and the run asks for task 0."""
     run(out, "Halves")
-    monkeypatch.setattr(CountCost, "version", "2")
-    with pytest.raises(InputError, match="judge_version '1', this run has '2'"):
-        run(out, "Halves")
-
-
-def test_a_changed_task_is_found_also_where_nothing_is_to_do(out):
-    """Only task 2 changed, and the run asks for task 0."""
-    run(out, "Halves")
-    first, second, third = toy_tasks()
-    tasks = [first, second, dataclasses.replace(third, batch_size=99)]
+    tasks = [*toy_tasks(2), *changed]
     before = lines(out)
     with pytest.raises(InputError, match="another task 2 of suite 'toys'"):
         run(out, "Halves", tasks=tasks, limit=1)
     assert lines(out) == before
-
-
-def test_a_suite_that_lost_tasks_is_refused(out):
-    run(out, "Halves")
-    with pytest.raises(InputError, match="another task 2 of suite 'toys'"):
-        run(out, "Halves", tasks=toy_tasks(2))
 
 
 def test_records_of_a_solver_with_other_settings_are_refused(out):
@@ -176,15 +153,20 @@ def test_records_of_a_solver_with_other_settings_are_refused(out):
 
 
 @pytest.mark.parametrize(
-    ("change", "named"), [({"time_limit_s": 3.0}, "time_limit_s None"), ({}, "judge_version '1', this run has '2'")]
+    ("has_info", "version", "time_limit_s", "named"),
+    [
+        (True, "2", None, "records of judge_version '1', this run has '2'"),
+        (False, "2", None, "a record of judge_version '1', this run has '2'"),
+        (False, "1", 3.0, "a record of time_limit_s None"),
+    ],
 )
-def test_records_without_run_info_are_held_to_time_limit_and_judge_version(out, monkeypatch, change, named):
+def test_records_are_held_to_judge_version_and_time_limit(out, monkeypatch, has_info, version, time_limit_s, named):
     run(out, "Halves")
-    (out / "run.json").unlink()
-    if not change:
-        monkeypatch.setattr(CountCost, "version", "2")
-    with pytest.raises(InputError, match=f"holds a record of {named}"):
-        run(out, "Halves", **change)
+    if not has_info:
+        (out / "run.json").unlink()
+    monkeypatch.setattr(CountCost, "version", version)
+    with pytest.raises(InputError, match=f"holds {named}"):
+        run(out, "Halves", time_limit_s=time_limit_s)
 
 
 def test_what_is_found_and_what_is_to_do_is_said(out, caplog):
@@ -211,11 +193,3 @@ def test_measured_plans_are_measured_again_together_with_a_new_one(out, monkeypa
     assert {r.cost.session for r in results} == {"day of 2.0"}
     assert [r.total_ms for r in results if r.task_index == 0] == [6.0, 4.0]
     assert sorted(r.to_json() for r in read_records(out / "records.jsonl")) == sorted(r.to_json() for r in results)
-
-
-def test_deterministic_records_stay_as_they_are_when_a_solver_joins(out):
-    """Not a byte of them is written again."""
-    run(out, "Lopsided")
-    before = lines(out)
-    run(out, "Lopsided", "Halves")
-    assert lines(out)[: len(before)] == before

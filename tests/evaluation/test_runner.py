@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
+from shardgym import load_suite
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
 from shardgym.evaluation.result import Result
@@ -31,31 +32,10 @@ def test_one_record_per_task_solver_and_seed_with_the_judges_cost(tmp_path):
     assert [r.total_ms for r in results[::2]] == pytest.approx([2.0, 3.0, 2.1, 3.1, 2.2, 3.2])
 
 
-def test_stored_records_are_the_returned_ones(tmp_path):
-    results = run(tmp_path, "Halves", "GivesUp")
-    assert [r.to_json() for r in read_records(tmp_path / "records.jsonl")] == [r.to_json() for r in results]
-
-
-def test_a_record_says_where_it_comes_from(tmp_path):
-    record = run(tmp_path, "Halves", judge=CountCost("lab"))[0]
-    assert (record.judge, record.oracle, record.hardware) == (CountCost.name, "roofline", "lab")
-    assert record.judge_settings == {"tag": "lab"}
-    assert {"python", "shardgym", "numpy"} <= set(record.versions)
-    assert record.started.endswith("+00:00")
-
-
 def test_the_judge_scores_all_plans_of_a_task_in_one_call(tmp_path):
     judge = CountCost()
     run(tmp_path, "Halves", "Lopsided", "GivesUp", judge=judge)
     assert judge.calls == [("toys/0", 2), ("toys/1", 2), ("toys/2", 2)]
-
-
-def test_a_solver_sees_the_oracle_and_never_the_judge(tmp_path):
-    Spies.seen.clear()
-    judge = CountCost()
-    run(tmp_path, "Spies", judge=judge, oracle="roofline", isolate=False)
-    assert {cost.name for cost in Spies.seen} == {"roofline"}
-    assert judge not in Spies.seen
 
 
 def test_judge_and_oracle_of_one_name_are_two_objects(tmp_path, monkeypatch):
@@ -196,16 +176,10 @@ def test_the_time_limit_reaches_solvers_that_take_one(tmp_path, monkeypatch):
 
 
 def test_tasks_that_do_not_come_with_shardgym_are_kept_next_to_the_records(tmp_path):
-    tasks = toy_tasks()
-    run(tmp_path, "Halves", suite=ToySuite(tasks))
-    assert {p.stem for p in (tmp_path / "tasks").iterdir()} == {task.digest for task in tasks}
-
-
-def test_tasks_that_come_with_shardgym_are_not_kept(tmp_path):
-    from shardgym import load_suite
-
-    evaluate(load_suite("quick-v1"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=1)
-    assert not (tmp_path / "tasks").exists()
+    run(tmp_path / "toys", "Halves")
+    assert {p.stem for p in (tmp_path / "toys" / "tasks").iterdir()} == {task.digest for task in toy_tasks()}
+    run(tmp_path / "ours", "Halves", suite=load_suite("quick-v1"), limit=1)
+    assert not (tmp_path / "ours" / "tasks").exists()
 
 
 def test_other_tasks_cannot_use_the_name_of_a_suite_of_shardgym(tmp_path):

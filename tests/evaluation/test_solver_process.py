@@ -127,7 +127,7 @@ class Talks(Halves):
 
 
 def run(out, *names, limit=3, **options):
-    options = {"judge": CountCost(), "oracle": "roofline", "timeout_s": 1.5} | options
+    options = {"judge": CountCost(), "oracle": "roofline", "timeout_s": 60.0} | options
     return evaluate(ToySuite(toy_tasks()), [THIS + name for name in names], out=out, limit=limit, **options)
 
 
@@ -144,7 +144,7 @@ def run(out, *names, limit=3, **options):
     ],
 )
 def test_a_solver_takes_only_its_own_plan_with_it(tmp_path, caplog, name, reason):
-    results = run(tmp_path, name, "Halves")
+    results = run(tmp_path, name, "Halves", timeout_s=1.5 if "1.5 s" in reason else 60.0)
     assert [r.status for r in results] == ["ok", "ok", "error", "ok", "ok", "ok"]
     assert results[2].reason.startswith(reason)
     assert len(read_records(tmp_path / "records.jsonl")) == 6
@@ -223,7 +223,7 @@ def test_an_oracle_that_measures_is_asked_in_this_process(tmp_path):
 
 
 def test_time_is_taken_by_the_run_whatever_a_solver_makes_of_its_clocks(tmp_path):
-    results = run(tmp_path, "ReplacesTheClock", timeout_s=60)
+    results = run(tmp_path, "ReplacesTheClock")
     assert [r.status for r in results] == ["ok"] * 3
     assert all(r.solve_time_s >= 0.05 and r.cpu_time_s >= 0.05 for r in results)
 

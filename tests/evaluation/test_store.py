@@ -36,8 +36,10 @@ def test_a_run_into_packed_records_is_told_how_to_unpack_them(tmp_path, resume):
         run(tmp_path, TOY + "Halves", resume=resume)
 
 
-def test_records_hold_all_arguments_and_the_digest_of_the_source(tmp_path):
+def test_records_hold_all_arguments_and_where_they_come_from(tmp_path):
     (record, *_) = run(tmp_path, SolverSpec(TOY + "Tuned"), limit=1)
+    assert {"python", "shardgym", "numpy"} <= set(record.versions)
+    assert record.started.endswith("+00:00")
     assert (record.solver_settings, record.resolved_settings) == ({}, {"k": 0})
     source = Path(sys.modules["evaluation_toys"].__file__).read_bytes()
     assert record.source_digest == hashlib.sha256(source).hexdigest()
@@ -66,6 +68,7 @@ def test_judge_and_oracle_come_from_a_track(tmp_path):
     track = Track(CostChoice(CountCost.name, {"tag": "lab"}), CostChoice("roofline"))
     (record,) = run(tmp_path / "own", TOY + "Halves", judge=None, oracle=None, track=track, limit=1)
     assert (record.judge, record.judge_settings, record.oracle) == (CountCost.name, {"tag": "lab"}, "roofline")
+    assert record.hardware == "lab"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -210,11 +209,6 @@ def test_ranks_are_the_same_every_time_and_do_not_depend_on_the_order_of_records
 
 
 # Boards and their rendering
-
-
-def test_failures_of_several_seeds_are_a_share_as_those_of_one(tmp_path):
-    ranking = rank(board_of(tmp_path, {BASE: [[1.0] * 4], "a": [["error", 1.0, 1.0, 1.0]] * 3}))
-    assert re.search(r" a .* 25 % ", render([ranking]))
 
 
 def test_processor_time_stands_beside_the_time_that_passed(tmp_path):

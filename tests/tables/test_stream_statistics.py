@@ -14,13 +14,12 @@ from shardgym.tables.row_access import access_share
 from shardgym.tables.streams.statistics import CountedRows, FeatureStatistics, SketchedRows, mean_run_length
 from shardgym.tables.tables_of_streams import fit_ids
 
-RNG = np.random.default_rng(0)
-
 
 def random_batches(count, samples, rows, most):
+    rng = np.random.default_rng(0)
     for _ in range(count):
-        lengths = RNG.integers(0, most + 1, samples)
-        yield Bags(np.minimum(RNG.geometric(0.02, int(lengths.sum())) - 1, rows - 1), lengths)
+        lengths = rng.integers(0, most + 1, samples)
+        yield Bags(np.minimum(rng.geometric(0.02, int(lengths.sum())) - 1, rows - 1), lengths)
 
 
 def test_counts_are_those_of_counting_one_by_one():

@@ -13,14 +13,14 @@ from baselines.column_greedy import halves
 from baselines.greedy import devices_with_room
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, additive_costs
 from shardgym.costs.links import LOADS
 from shardgym.costs.ties import quantized
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import SplitLimits
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
@@ -57,13 +57,7 @@ class Lookahead:
         """
         check_solve_arguments(task, cost, seed)
         check_possible(task)
-        costs = cost.additive()
-        if costs is None:
-            raise InputError(
-                f"solver '{self.name}' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': "
-                f"this '{cost.name}' scores whole plans only"
-            )
-        return self._play(task, cost, costs)
+        return self._play(task, cost, additive_costs(cost, self.name))
 
     def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:  # noqa: ARG002
         placement = LookaheadPlacement(task, costs)

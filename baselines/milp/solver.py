@@ -17,7 +17,7 @@ from baselines.queries import IncumbentSearch, SearchRun
 from neuroshard.plus.nodes import packed
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, additive_costs
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, check_int
 from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.evaluation.solver import Solver, call_solver
@@ -90,11 +90,7 @@ class Milp(IncumbentSearch):
 
     def check_ready(self, cost: CostModel) -> None:
         """Raise `InputError` where the cost does not add up over shards."""
-        if cost.additive() is None:
-            raise InputError(
-                f"milp needs a cost that adds up over shards, and '{cost.name}' does not: "
-                "plan with 'roofline', 'gpu' or 'simulator', and score the plan with it"
-            )
+        additive_costs(cost, "milp")
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search of `neuroshard_plus`."""
@@ -134,9 +130,7 @@ class _Search:
         self._seed = run.seed
         self._budget = run.budget
         self._incumbent = run.incumbent
-        costs = run.cost.additive()
-        assert costs is not None
-        self._costs = costs
+        self._costs = costs = additive_costs(run.cost, "milp")
         # Programs do not know rows of unpooled tables.
         self.has_bound = costs.bounded and all(table.is_pooled for table in run.task.tables)
         self.bound_ms = 0.0

@@ -14,7 +14,7 @@ import numpy as np
 from baselines.column_greedy import merged
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, additive_costs
 from shardgym.costs.ties import quantized
 from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TIME_FEATURES
 from shardgym.envs.game import Game, Rules
@@ -90,12 +90,16 @@ class Episodes:
         episodes: N.
         splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
         every_kind: whether rows may be cut and tables replicated, as in AnyWise.
+
+    Raises:
+        InputError: the cost is not additive.
     """
 
     def __init__(
         self, task: ShardingTask, cost: CostModel, order: str, episodes: int = 1, *, splits: int | None = None,
         every_kind: bool = False,
     ) -> None:  # fmt: skip
+        additive_costs(cost, "a policy over devices")
         most = None if splits is None else MOST_SPLITS
         limits = None if most is None else SplitLimits(most, every_kind=every_kind)
         layout = Layout(task.num_devices, most, timed=True, every_kind=every_kind)

@@ -20,8 +20,7 @@ from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Posi
 from baselines.ppo.set_network import SetNetwork
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
-from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, additive_costs
 from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
@@ -98,32 +97,19 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
             InputError: the cost is not additive.
         """
         orders = (ORDER, "size") if network.halves else (ORDER,)
+        splits = (MOST_SPLITS if network.every_kind else MAX_SPLITS) if network.halves else None
         for order in orders:
             try:
-                return self.episodes_of(task, cost, order, network).plan(network, episodes=self.episodes, seed=seed)
+                game = Episodes(task, cost, order, self.episodes, splits=splits, every_kind=network.every_kind)
+                return game.plan(network, episodes=self.episodes, seed=seed)
             except NoFeasiblePlanError as error:
                 stuck = error
         raise NoFeasiblePlanError(f"{self.name}: {stuck}") from None
 
-    def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
-        """Return the episodes that solving plays."""
-        self._additive(cost)  # refuses others in one line
-        splits = MAX_SPLITS if network.halves else None
-        return Episodes(task, cost, order, self.episodes, splits=splits)
-
     def check_ready(self, cost: CostModel) -> None:
         """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
         super().check_ready(cost)
-        self._additive(cost)
-
-    def _additive(self, cost: CostModel) -> AdditiveCosts:
-        costs = cost.additive()
-        if costs is None:
-            raise InputError(
-                f"solver '{self.name}' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': "
-                f"this '{cost.name}' scores whole plans only"
-            )
-        return costs
+        additive_costs(cost, self.name)
 
 
 class Ppo(SetPolicySolver):
@@ -158,8 +144,7 @@ class PpoColumns(SetPolicySolver):
     settings: GroupSettings
 
     def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        self._additive(setup.oracle.cost)  # refuses others in one line
+        """See `LearnedSolver`."""
         return GroupLearner(setup, NeuroShard(), splits=MAX_SPLITS)
 
 
@@ -182,15 +167,8 @@ class PpoAny(SetPolicySolver):
         return SetNetwork(every_kind=True)
 
     def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`; an oracle that is not additive is an `InputError`."""
-        self._additive(setup.oracle.cost)  # refuses others in one line
+        """See `LearnedSolver`."""
         return GroupLearner(setup, NeuroShardPlus(), splits=MOST_SPLITS, every_kind=True)
-
-    def episodes_of(self, task: ShardingTask, cost: CostModel, order: str, network: SetNetwork) -> Episodes:
-        """See `SetPolicySolver`."""
-        del network
-        self._additive(cost)  # refuses others in one line
-        return Episodes(task, cost, order, self.episodes, splits=MOST_SPLITS, every_kind=True)
 
 
 class PpoLearner(Learner):

@@ -13,7 +13,7 @@ from baselines.milp.linear_program import LinearProgram, Sum
 from baselines.queries import IncumbentSearch, SearchRun
 from baselines.recshard.search import Search
 from neuroshard.row_splits import Split, splits_of
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, additive_costs
 from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int
 from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
@@ -132,11 +132,7 @@ class RecShard(IncumbentSearch):
 
     def check_ready(self, cost: CostModel) -> None:
         """Raise `InputError` where the cost does not add up over shards."""
-        if cost.additive() is None:
-            raise InputError(
-                f"recshard needs a cost that adds up over shards, and '{cost.name}' does not: plan with 'gpu' or "
-                "'roofline', which price the memory of hosts, and score the plan with it"
-            )
+        additive_costs(cost, "recshard")
 
     def check_task(self, task: ShardingTask, cost: CostModel) -> None:
         """See `IncumbentSearch`; rows may be in the memory of hosts."""
@@ -147,8 +143,7 @@ class RecShard(IncumbentSearch):
         del start
         task = run.task
         budget = run.budget
-        costs = run.cost.additive()
-        assert costs is not None
+        costs = additive_costs(run.cost, "recshard")
         splits = splits_of(task, costs, in_host=_in_host(task, run.cost), row_cuts=self.row_cuts)
         search = Search(task, costs, splits, run.incumbent)
         search.offer(search.greedy())

@@ -18,7 +18,7 @@ from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.base import CostModel, additive_costs, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int, short_repr
 from shardgym.evaluation.incumbent import Budget, Incumbent
 from shardgym.plans.feasibility import ROOM_ADVICE
@@ -76,11 +76,7 @@ class NeuroShardPlus(ColumnSolver):
 
     def check_ready(self, cost: CostModel) -> None:
         """Raise `InputError` where the cost does not add up over shards."""
-        if cost.additive() is None:
-            raise InputError(
-                f"neuroshard_plus needs a cost that adds up over shards, and '{cost.name}' does not: plan with "
-                "'simulator', 'roofline' or 'gpu', or have measured_rerank measure plans that were made so"
-            )
+        additive_costs(cost, "neuroshard_plus")
 
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:
         """See `ColumnSolver`."""
@@ -94,9 +90,7 @@ class NeuroShardPlus(ColumnSolver):
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """See `ColumnSolver`."""
-        self.check_ready(cost)
-        costs = cost.additive()
-        assert costs is not None
+        costs = additive_costs(cost, "neuroshard_plus")
         task = shards.task
         beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}

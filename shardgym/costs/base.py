@@ -219,6 +219,17 @@ def is_repeatable(name: str) -> bool:
     return cls is not None and cls.deterministic
 
 
+def additive_costs(cost: CostModel, solver: str) -> AdditiveCosts:
+    """Return `cost.additive()`; raises `InputError`, which names the solver that needs it, where there is none."""
+    costs = cost.additive()
+    if costs is None:
+        raise InputError(
+            f"{solver} needs a cost that adds up over shards, and '{cost.name}' does not: plan with 'simulator', "
+            "'roofline' or 'gpu', and measure or score the plan with it"
+        )
+    return costs
+
+
 def make_cost(name: str, **settings: Any) -> CostModel:
     """Make a cost model.
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from baselines.autoshard.policy import (
-    AutoShardNetwork,
-    Episodes,
-    place_by_score,
-    play,
-)
-from baselines.learning.encoder import FeatureScale, TaskBatch, on_device, sum_per_device
-from baselines.learning.solver import LearnedSolver
-from baselines.learning.training import Learner, Setup, torch_generator
+from baselines.autoshard.policy import AutoShardNetwork, Episodes, place_by_score, play
+from baselines.learning.encoder import TaskBatch, on_device, sum_per_device
+from baselines.learning.solver import Count, LearnedSolver, Positive, Weight
+from baselines.learning.training import Learner, Setup, descend, torch_generator
 from baselines.local_search import draw_placements
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
@@ -28,10 +22,6 @@ from shardgym.errors import InputError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.tasks.task import ShardingTask
-
-Count = Annotated[Whole, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-Weight = Annotated[float, Field(ge=0)]
 
 #: Reward of an episode in which a table fits nowhere; with a plan it is more than 0.
 STUCK = -1.0
@@ -55,56 +45,6 @@ class AutoShardSettings(Record):
     clip_gradient: Positive = 40.0  #: largest norm of a gradient
 
 
-class AutoShard(LearnedSolver[AutoShardNetwork]):
-    """AutoShard (Zha et al., KDD 2022): whole tables, placed by a recurrent policy that balances compute.
-
-    Tables come up in descending order of predicted cost, and each goes to the device with the highest score among
-    those with room. The policy sees the sequence of tables through an LSTM, and of every device its tables, predicted
-    cost and bytes; it takes any number of tables and devices. Solving asks no oracle.
-
-    Training is that of IMPALA (arXiv:1802.01561). Actors, which are the rows of a native vector environment, play the
-    episodes of several updates; a learner makes the updates one after the other. So from the second on, the policy that
-    learns is no longer the one that played. `vtrace` corrects for that, with both ratios clipped at 1.
-
-    Where it differs from the published code (`bench.py`, `training.py`, `run_autoshard.py`):
-
-    - Devices without room are masked. There, a plan that overflows memory earns a negative reward, and one that the
-      trained policy makes ends the program. Here an episode earns -1 when a table fits nowhere any more.
-    - The value depends on the devices, too. There it sees the tables alone and is the same whatever was placed where,
-      so that V-trace has nothing to carry back but the last reward.
-    - Predicted costs in the policy are relative to the task's even share, bytes to the device's memory, and errors of
-      the cost layers to the mean of their plan: there, one task or one kind of tasks was trained on.
-    - Amounts in the table features are logarithms, scaled by the tables of all training tasks.
-    - The cost layers start from random plans and have one update with each of the policy's instead of twenty, which
-      would take most of the time.
-    - Sequences are whole episodes instead of 100 steps, and an update has several episodes on each of some tasks.
-
-    See `LearnedSolver` for arguments, fitting and files, and `AutoShardSettings` for the settings.
-    """
-
-    name: ClassVar[str] = "autoshard"
-    settings_type: ClassVar[type[Record]] = AutoShardSettings
-    default_steps: ClassVar[int] = 200
-    settings: AutoShardSettings
-
-    def build_network(self, scale: FeatureScale) -> AutoShardNetwork:
-        """See `LearnedSolver`."""
-        return AutoShardNetwork(scale)
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`."""
-        return AutoShardLearner(setup)
-
-    def place(self, network: AutoShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of the highest scores; `cost` and `seed` are not used.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere any more.
-        """
-        del cost, seed
-        return ShardingPlan.table_wise(task, place_by_score(network, task))
-
-
 class AutoShardLearner(Learner):
     """Trains the network. The latest priced plans are kept in `replay`."""
 
@@ -125,9 +65,8 @@ class AutoShardLearner(Learner):
         if number == 0:
             self._price_random_plans(rng)
             for _ in range(self._settings.cost_warm_up):
-                self._descend(self._cost_loss(rng))
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+                descend(self._optimizer, self._cost_loss(rng), self._settings.clip_gradient)
+        self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate * (1 - number / self._steps)
         settings = self._settings
         chosen = torch.from_numpy(rng.integers(len(self._tasks), size=settings.updates * settings.tasks))
         batch = self._batch.take(chosen)
@@ -219,7 +158,8 @@ class AutoShardLearner(Learner):
         finite = log_all.masked_fill(~played.allowed, 0.0)
         entropy = -(finite.exp() * finite * played.allowed).sum() / count
         cost_loss = torch.stack([self._cost_loss(rng) for _ in range(settings.cost_updates)]).mean()
-        self._descend(policy_loss + settings.value * value_loss - settings.entropy * entropy + cost_loss)
+        loss = policy_loss + settings.value * value_loss - settings.entropy * entropy + cost_loss
+        descend(self._optimizer, loss, settings.clip_gradient)
         figures = {
             "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "cost_loss": cost_loss,
             "reward": rewards.sum(dim=1).mean(),
@@ -233,12 +173,6 @@ class AutoShardLearner(Learner):
         earned = [STUCK if cost is None else balance(cost) for cost in played.costs]
         rewards = torch.zeros(happened.shape).scatter_(1, last, torch.tensor(earned)[:, None])
         return rewards, happened.float().scatter_(1, last, 0.0)
-
-    def _descend(self, loss: Tensor) -> None:
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.clip_gradient)
-        self._optimizer.step()
 
 
 def balance(cost: PlanCost) -> float:
@@ -282,3 +216,47 @@ def vtrace(log_ratios: Tensor, rewards: Tensor, discounts: Tensor, values: Tenso
         targets[step] += differences[step] + carried[step] * (targets[step + 1] - values[step + 1])
     advantages = rho * (rewards + discounts * targets[1:] - values[:-1])
     return VTrace(targets[:-1], advantages)
+
+
+class AutoShard(LearnedSolver[AutoShardNetwork]):
+    """AutoShard (Zha et al., KDD 2022): whole tables, placed by a recurrent policy that balances compute.
+
+    Tables come up in descending order of predicted cost, and each goes to the device with the highest score among
+    those with room. The policy sees the sequence of tables through an LSTM, and of every device its tables, predicted
+    cost and bytes; it takes any number of tables and devices. Solving asks no oracle.
+
+    Training is that of IMPALA (arXiv:1802.01561). Actors, which are the rows of a native vector environment, play the
+    episodes of several updates; a learner makes the updates one after the other. So from the second on, the policy that
+    learns is no longer the one that played. `vtrace` corrects for that, with both ratios clipped at 1.
+
+    Where it differs from the published code (`bench.py`, `training.py`, `run_autoshard.py`):
+
+    - Devices without room are masked. There, a plan that overflows memory earns a negative reward, and one that the
+      trained policy makes ends the program. Here an episode earns -1 when a table fits nowhere any more.
+    - The value depends on the devices, too. There it sees the tables alone and is the same whatever was placed where,
+      so that V-trace has nothing to carry back but the last reward.
+    - Predicted costs in the policy are relative to the task's even share, bytes to the device's memory, and errors of
+      the cost layers to the mean of their plan: there, one task or one kind of tasks was trained on.
+    - Amounts in the table features are logarithms, scaled by the tables of all training tasks.
+    - The cost layers start from random plans and have one update with each of the policy's instead of twenty, which
+      would take most of the time.
+    - Sequences are whole episodes instead of 100 steps, and an update has several episodes on each of some tasks.
+
+    See `LearnedSolver` for arguments, fitting and files, and `AutoShardSettings` for the settings.
+    """
+
+    name: ClassVar[str] = "autoshard"
+    settings_type: ClassVar[type[Record]] = AutoShardSettings
+    network_type: ClassVar[type[Any]] = AutoShardNetwork
+    learner_type: ClassVar[type[Learner]] = AutoShardLearner
+    default_steps: ClassVar[int] = 200
+    settings: AutoShardSettings
+
+    def place(self, network: AutoShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the plan of the highest scores; `cost` and `seed` are not used.
+
+        Raises:
+            NoFeasiblePlanError: a table fits nowhere any more.
+        """
+        del cost, seed
+        return ShardingPlan.table_wise(task, place_by_score(network, task))

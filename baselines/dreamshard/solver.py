@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from baselines.learning.cost_learner import DEVICE_PHASES, CostLearner, CostNetwork, descend
+from baselines.learning.cost_learner import DEVICE_PHASES, CostLearner, CostNetwork
 from baselines.learning.encoder import (
     LATENT,
     FeatureScale,
@@ -26,8 +26,8 @@ from baselines.learning.encoder import (
     side_by_side,
     table_features,
 )
-from baselines.learning.solver import LearnedSolver
-from baselines.learning.training import Learner, Setup, torch_generator
+from baselines.learning.solver import Count, LearnedSolver, Positive, Weight
+from baselines.learning.training import Learner, descend, torch_generator
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
@@ -38,8 +38,6 @@ from shardgym.tasks.task import ShardingTask
 
 #: Layers for the predicted costs of a device.
 COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
-Count = Annotated[Whole, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
 
 
 class PolicyNetwork(nn.Module):
@@ -216,56 +214,9 @@ class DreamShardSettings(Record):
     cost_batch: Count = 64  #: plans of a cost update (published: 64)
     update_tasks: Count = 16  #: tasks of a policy update (published: 1)
     update_episodes: Annotated[Whole, Field(ge=2)] = 16  #: on each of them (published: 10)
-    learning_rate: Rate = 3e-3  #: of the cost network's Adam; falls linearly to 0 (published: 5e-4)
-    policy_learning_rate: Rate = 1e-2  #: likewise of the policy's (published: 5e-4)
-    entropy: Annotated[float, Field(ge=0)] = 1e-3  #: weight of the entropy bonus (published: 0.001)
-
-
-class DreamShard(LearnedSolver[DreamShardNetwork]):
-    """DreamShard (Zha et al., NeurIPS 2022): whole tables, placed by a policy that sees predicted costs.
-
-    A cost network predicts what devices and plans cost. Tables are placed one by one, in descending order of predicted
-    cost, on the device that the policy network prefers among those with room. Both networks add up tables and take
-    maxima over devices, so one policy serves other numbers of tables and devices. Solving asks no oracle.
-
-    Where it differs from the published code (`training.py`, `env.py`, `models.py`):
-
-    - Devices without room are masked when probabilities are computed for the gradient, too, not only when devices are
-      drawn. A table that fits nowhere ends the episode, which counts as twice the worst of its task; there, training
-      crashes.
-    - Each network has an Adam of its own, so that momentum never moves the one that is not being trained.
-    - Features are scaled by the tables of all training tasks and the amounts are logarithms; there, rows, size and
-      pooling factor are scaled per task, and the dimension not at all.
-    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the mean of
-      the task's tables.
-    - An empty device is an empty set; there, it holds a table of zeros.
-    - An update plays episodes on several tasks, and rewards are normalised within each.
-    - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.
-
-    See `LearnedSolver` for arguments, fitting and files.
-    """
-
-    name: ClassVar[str] = "dreamshard"
-    settings_type: ClassVar[type[Record]] = DreamShardSettings
-    default_steps: ClassVar[int] = 300
-    settings: DreamShardSettings
-
-    def build_network(self, scale: FeatureScale) -> DreamShardNetwork:
-        """See `LearnedSolver`."""
-        return DreamShardNetwork(scale)
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`."""
-        return DreamShardLearner(setup)
-
-    def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of one episode in which the highest score always wins; `cost` and `seed` are not used.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere any more.
-        """
-        del cost, seed
-        return ShardingPlan.table_wise(task, place_by_score(network, task))
+    learning_rate: Positive = 3e-3  #: of the cost network's Adam; falls linearly to 0 (published: 5e-4)
+    policy_learning_rate: Positive = 1e-2  #: likewise of the policy's (published: 5e-4)
+    entropy: Weight = 1e-3  #: weight of the entropy bonus (published: 0.001)
 
 
 class DreamShardLearner(CostLearner):
@@ -302,3 +253,44 @@ class DreamShardLearner(CostLearner):
         """Return minus the predicted costs; an episode without a plan counts as twice the worst of its task."""
         worst = predicted_ms.masked_fill(~complete, 0.0).amax(dim=1, keepdim=True).clamp(min=0.0)
         return -torch.where(complete, predicted_ms, 2 * worst)
+
+
+class DreamShard(LearnedSolver[DreamShardNetwork]):
+    """DreamShard (Zha et al., NeurIPS 2022): whole tables, placed by a policy that sees predicted costs.
+
+    A cost network predicts what devices and plans cost. Tables are placed one by one, in descending order of predicted
+    cost, on the device that the policy network prefers among those with room. Both networks add up tables and take
+    maxima over devices, so one policy serves other numbers of tables and devices. Solving asks no oracle.
+
+    Where it differs from the published code (`training.py`, `env.py`, `models.py`):
+
+    - Devices without room are masked when probabilities are computed for the gradient, too, not only when devices are
+      drawn. A table that fits nowhere ends the episode, which counts as twice the worst of its task; there, training
+      crashes.
+    - Each network has an Adam of its own, so that momentum never moves the one that is not being trained.
+    - Features are scaled by the tables of all training tasks and the amounts are logarithms; there, rows, size and
+      pooling factor are scaled per task, and the dimension not at all.
+    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the mean of
+      the task's tables.
+    - An empty device is an empty set; there, it holds a table of zeros.
+    - An update plays episodes on several tasks, and rewards are normalised within each.
+    - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.
+
+    See `LearnedSolver` for arguments, fitting and files.
+    """
+
+    name: ClassVar[str] = "dreamshard"
+    settings_type: ClassVar[type[Record]] = DreamShardSettings
+    network_type: ClassVar[type[Any]] = DreamShardNetwork
+    learner_type: ClassVar[type[Learner]] = DreamShardLearner
+    default_steps: ClassVar[int] = 300
+    settings: DreamShardSettings
+
+    def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the plan of one episode in which the highest score always wins; `cost` and `seed` are not used.
+
+        Raises:
+            NoFeasiblePlanError: a table fits nowhere any more.
+        """
+        del cost, seed
+        return ShardingPlan.table_wise(task, place_by_score(network, task))

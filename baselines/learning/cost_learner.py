@@ -19,7 +19,7 @@ from baselines.learning.encoder import (
     mlp,
     sum_per_device,
 )
-from baselines.learning.training import Learner, Setup
+from baselines.learning.training import Learner, Setup, descend
 from shardgym.costs.plan_cost import PHASES
 from shardgym.errors import NoFeasiblePlanError
 
@@ -189,10 +189,3 @@ class CostLearner(Learner):
 
     def _draw_tasks(self, rng: np.random.Generator, count: int) -> Tensor:
         return torch.from_numpy(rng.integers(len(self._tasks), size=count))
-
-
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Take one step against the gradient of a loss."""
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()

@@ -10,10 +10,11 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from baselines.learning.encoder import FEATURES, FeatureScale
@@ -35,11 +36,15 @@ from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.machine import utc_now, versions
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import Record, sha256
+from shardgym.records import Record, Whole, sha256
 from shardgym.tasks.task import ShardingTask
 from shardgym.training.fitting import one_thread
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+Count = Annotated[Whole, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
 
 #: One task in so many is kept for validation where no validation tasks are given.
 VALIDATION_SHARE = 10
@@ -74,8 +79,8 @@ def _deciding() -> Iterator[None]:
 class LearnedSolver(abc.ABC, Generic[NetworkT]):
     """A solver that is fitted on tasks with an oracle, then solves others.
 
-    A subclass says what its network is (`build_network`), how it learns (`make_learner`), and how a network makes a
-    plan (`place`). This class has the rest: fitting with validation, checkpoints and a card, files, the weights of the
+    A subclass says what its network is (`network_type`), how it learns (`learner_type`), and how a network makes a plan
+    (`place`). This class has the rest: fitting with validation, checkpoints and a card, files, the weights of the
     package, and checks of arguments.
 
     Args:
@@ -90,6 +95,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     name: ClassVar[str]  #: as registered; names the weights in the package, too
     settings_type: ClassVar[type[Record]]  #: record of the settings of training, all with defaults
+    network_type: ClassVar[type[Any]]  #: made with a `FeatureScale`
+    learner_type: ClassVar[type[Learner]]  #: made with a `Setup`
     default_steps: ClassVar[int]  #: of training
     #: Names of settings that also count when solving. The others describe a training: together with weights, only those
     #: that the weights were trained with are accepted.
@@ -103,15 +110,14 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         self._shipped: dict[Path, Fitted[NetworkT]] = {}  # those of the package that were loaded
         self._used: Fitted[NetworkT] | None = self._own
 
-    # --- what a subclass defines --------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
     def build_network(self, scale: FeatureScale) -> NetworkT:
         """Return an untrained network. torch's global generator, which draws its weights, is seeded by `fit`."""
+        network: NetworkT = self.network_type(scale)
+        return network
 
-    @abc.abstractmethod
     def make_learner(self, setup: Setup) -> Learner:
         """Return what trains a network."""
+        return self.learner_type(setup)
 
     @abc.abstractmethod
     def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
@@ -122,8 +128,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         Raises:
             NoFeasiblePlanError: no action is left that respects memory.
         """
-
-    # --- solving ------------------------------------------------------------------------------------------------------
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return a plan. With the weights of the package, `seed` chooses the training seed among those that ship.
@@ -169,8 +173,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def card(self) -> SolverCard | None:
         """Card of these weights."""
         return None if self._used is None else self._used.card
-
-    # --- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -284,8 +286,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def load(cls, folder: str | Path) -> Self:
         """Return a solver with the weights of a folder; raises `InputError` when they are missing or damaged."""
         return cls(weights=folder)
-
-    # --- parts --------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _shipped_index(self) -> dict[str, Shipped]:

@@ -88,6 +88,14 @@ class Learner(abc.ABC):
         """
 
 
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, most_gradient: float = math.inf) -> None:
+    """Take one step against the gradient of a loss, with this norm at most."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], most_gradient)
+    optimizer.step()
+
+
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
     """Return a generator of torch that is seeded by one of NumPy."""
     return torch.Generator().manual_seed(int(rng.integers(2**63)))

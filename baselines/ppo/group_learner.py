@@ -20,15 +20,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from baselines.learning.training import Learner, Setup
+from baselines.learning.solver import Count, Positive
+from baselines.learning.training import Learner, Setup, descend
 from baselines.ppo.episode import ORDER, Decisions, Episodes
 from baselines.ppo.set_network import SetNetwork, observations_of
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.evaluation.solver import Solver
 from shardgym.records import CONFIG, Record, Whole
-
-Count = Annotated[Whole, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
 
 #: How far an update may change the probability of an action, as in PPO.
 _CLIP = 0.2
@@ -90,22 +88,19 @@ class GroupLearner(Learner):
         done = number - self._settings.imitation_steps
         if done < 0:
             return self._imitate(devices, rng)
-        self._learn_at(self._settings.learning_rate * (1 - done / (self._steps - self._settings.imitation_steps)))
+        share = done / (self._steps - self._settings.imitation_steps)
+        self.optimizers[0].param_groups[0]["lr"] = self._settings.learning_rate * (1 - share)
         return self._compete(devices, rng)
-
-    def _learn_at(self, rate: float) -> None:
-        for group in self.optimizers[0].param_groups:
-            group["lr"] = rate
 
     def _imitate(self, devices: int, rng: np.random.Generator) -> dict[str, float]:
         examples = self._examples_of(devices)
-        self._learn_at(self._settings.imitation_rate)
+        self.optimizers[0].param_groups[0]["lr"] = self._settings.imitation_rate
         losses = []
         for _ in range(self._settings.imitation_updates):
             rows = rng.integers(len(examples.chosen), size=self._settings.imitated)
             picked = Decisions._make(part[rows] for part in examples)
             loss = nn.functional.cross_entropy(self._logits(picked), torch.from_numpy(picked.chosen))
-            self._update(loss)
+            descend(self.optimizers[0], loss, _MAX_GRADIENT)
             losses.append(loss.item())
         return {"imitation_loss": float(np.mean(losses))}
 
@@ -158,19 +153,13 @@ class GroupLearner(Learner):
             now = _log_probabilities(self._logits(picked), torch.from_numpy(picked.chosen))
             ratio = (now - before[rows]).exp()
             limited = ratio.clamp(1 - _CLIP, 1 + _CLIP)
-            self._update(-torch.minimum(ratio * advantages[rows], limited * advantages[rows]).mean())
+            gained_most = torch.minimum(ratio * advantages[rows], limited * advantages[rows])
+            descend(self.optimizers[0], -gained_most.mean(), _MAX_GRADIENT)
         return {"spread": float(np.mean(costs)), "stuck": float(stuck)}
 
     def _logits(self, decisions: Decisions) -> Tensor:
         scores = self.network.scores(observations_of(decisions.table, decisions.devices, decisions.rest))
         return scores.masked_fill(~torch.from_numpy(decisions.valid), -torch.inf)
-
-    def _update(self, loss: Tensor) -> None:
-        optimizer = self.optimizers[0]
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.network.parameters(), _MAX_GRADIENT)
-        optimizer.step()
 
 
 def _joined(decisions: Sequence[Decisions]) -> Decisions:

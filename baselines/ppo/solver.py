@@ -13,10 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from baselines.learning.encoder import FeatureScale
-from baselines.learning.solver import LearnedSolver
+from baselines.learning.solver import Count, LearnedSolver, Positive, Weight
 from baselines.learning.training import Learner, Setup
 from baselines.ppo.episode import MOST_SPLITS, ORDER, Episodes
-from baselines.ppo.group_learner import Count, GroupLearner, GroupSettings, Positive
+from baselines.ppo.group_learner import GroupLearner, GroupSettings
 from baselines.ppo.set_network import SetNetwork
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
@@ -25,8 +25,6 @@ from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.tasks.task import ShardingTask
-
-Weight = Annotated[float, Field(ge=0)]
 
 #: Halvings in an episode at most. Plans of NeuroShard, whose published search has 10, take more where memory is tight.
 MAX_SPLITS = 16
@@ -47,7 +45,7 @@ class PpoSettings(Record):
     num_envs: Count = 64  #: environments that are played at once
     epochs: Count = 4  #: how often the updates of a step see what was played
     minibatches: Count = 8  #: updates of an epoch; must divide `num_envs`
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3  #: of Adam; falls linearly to 0
+    learning_rate: Positive = 1e-3  #: of Adam; falls linearly to 0
     #: Of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     entropy: Weight = 0.0  #: weight of the entropy bonus
@@ -67,108 +65,6 @@ class AnySettings(GroupSettings):
     episodes: Annotated[Whole, Field(ge=2)] = 16
     decisions: Count = 1024
     learning_rate: Positive = 3e-4
-
-
-class SetPolicySolver(LearnedSolver[SetNetwork]):
-    """Plays the game of an environment with a policy that sees devices as a set.
-
-    Tables come in descending order of columns times pooling factor, and observations have times: what each device
-    computes now and with the next table. Invalid actions are masked. So the oracle is asked while solving, too, for
-    every device at every step. It must be additive, as "simulator" and "roofline" are.
-
-    See `LearnedSolver` for arguments, fitting and files.
-    """
-
-    episodes: ClassVar[int] = 1  #: that are played at once when solving; the cheapest plan by the oracle is taken
-
-    def build_network(self, scale: FeatureScale) -> SetNetwork:
-        """See `LearnedSolver`; what environments show has a scale of its own."""
-        del scale
-        return SetNetwork()
-
-    def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the cheapest plan of `episodes`; in the first one the valid action with the highest score always wins.
-
-        A policy that halves shards plays again with the largest tables first, where all get stuck: small ones then fill
-        what is left.
-
-        Raises:
-            NoFeasiblePlanError: a shard fits nowhere any more.
-            InputError: the cost is not additive.
-        """
-        orders = (ORDER, "size") if network.halves else (ORDER,)
-        splits = (MOST_SPLITS if network.every_kind else MAX_SPLITS) if network.halves else None
-        for order in orders:
-            try:
-                game = Episodes(task, cost, order, self.episodes, splits=splits, every_kind=network.every_kind)
-                return game.plan(network, episodes=self.episodes, seed=seed)
-            except NoFeasiblePlanError as error:
-                stuck = error
-        raise NoFeasiblePlanError(f"{self.name}: {stuck}") from None
-
-    def check_ready(self, cost: CostModel) -> None:
-        """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
-        super().check_ready(cost)
-        additive_costs(cost, self.name)
-
-
-class Ppo(SetPolicySolver):
-    """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) that plays `ShardGym/TableWise-v0`.
-
-    Solving plays one episode; the valid action with the highest score always wins. Fitting needs the extra `rl`,
-    solving does not. See `PpoSettings` for the settings.
-    """
-
-    name: ClassVar[str] = "ppo"
-    settings_type: ClassVar[type[Record]] = PpoSettings
-    default_steps: ClassVar[int] = 40
-    settings: PpoSettings
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`; `MissingDependencyError` when the extra `rl` is not installed."""
-        return PpoLearner(setup)
-
-
-class PpoColumns(SetPolicySolver):
-    """A policy that plays `ShardGym/ColumnWise-v0`, where it may halve shards; see `GroupLearner` for its training.
-
-    Solving plays 16 episodes at once. In all but the first one actions are drawn; the plan that the oracle says is the
-    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first. See
-    `GroupSettings` for the settings.
-    """
-
-    name: ClassVar[str] = "ppo_columns"
-    settings_type: ClassVar[type[Record]] = GroupSettings
-    default_steps: ClassVar[int] = 160
-    episodes: ClassVar[int] = 16
-    settings: GroupSettings
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`."""
-        return GroupLearner(setup, NeuroShard(), splits=MAX_SPLITS)
-
-
-class PpoAny(SetPolicySolver):
-    """A policy that plays `ShardGym/AnyWise-v0`: it may also cut shards by rows, and replicate tables.
-
-    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `AnySettings` for the
-    settings.
-    """
-
-    name: ClassVar[str] = "ppo_any"
-    settings_type: ClassVar[type[Record]] = AnySettings
-    default_steps: ClassVar[int] = 552
-    episodes: ClassVar[int] = 16
-    settings: AnySettings
-
-    def build_network(self, scale: FeatureScale) -> SetNetwork:
-        """See `LearnedSolver`."""
-        del scale
-        return SetNetwork(every_kind=True)
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`."""
-        return GroupLearner(setup, NeuroShardPlus(), splits=MOST_SPLITS, every_kind=True)
 
 
 class PpoLearner(Learner):
@@ -251,3 +147,102 @@ def _seeded(seed: int) -> Iterator[None]:
             yield
     finally:
         np.random.set_state(before)
+
+
+class SetPolicySolver(LearnedSolver[SetNetwork]):
+    """Plays the game of an environment with a policy that sees devices as a set.
+
+    Tables come in descending order of columns times pooling factor, and observations have times: what each device
+    computes now and with the next table. Invalid actions are masked. So the oracle is asked while solving, too, for
+    every device at every step. It must be additive, as "simulator" and "roofline" are.
+
+    See `LearnedSolver` for arguments, fitting and files.
+    """
+
+    episodes: ClassVar[int] = 1  #: that are played at once when solving; the cheapest plan by the oracle is taken
+
+    def build_network(self, scale: FeatureScale) -> SetNetwork:
+        """See `LearnedSolver`; what environments show has a scale of its own."""
+        del scale
+        return SetNetwork()
+
+    def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the cheapest plan of `episodes`; in the first one the valid action with the highest score always wins.
+
+        A policy that halves shards plays again with the largest tables first, where all get stuck: small ones then fill
+        what is left.
+
+        Raises:
+            NoFeasiblePlanError: a shard fits nowhere any more.
+            InputError: the cost is not additive.
+        """
+        orders = (ORDER, "size") if network.halves else (ORDER,)
+        splits = (MOST_SPLITS if network.every_kind else MAX_SPLITS) if network.halves else None
+        for order in orders:
+            try:
+                game = Episodes(task, cost, order, self.episodes, splits=splits, every_kind=network.every_kind)
+                return game.plan(network, episodes=self.episodes, seed=seed)
+            except NoFeasiblePlanError as error:
+                stuck = error
+        raise NoFeasiblePlanError(f"{self.name}: {stuck}") from None
+
+    def check_ready(self, cost: CostModel) -> None:
+        """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
+        super().check_ready(cost)
+        additive_costs(cost, self.name)
+
+
+class Ppo(SetPolicySolver):
+    """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) that plays `ShardGym/TableWise-v0`.
+
+    Solving plays one episode; the valid action with the highest score always wins. Fitting needs the extra `rl`,
+    solving does not. See `PpoSettings` for the settings.
+    """
+
+    name: ClassVar[str] = "ppo"
+    settings_type: ClassVar[type[Record]] = PpoSettings
+    learner_type: ClassVar[type[Learner]] = PpoLearner
+    default_steps: ClassVar[int] = 40
+    settings: PpoSettings
+
+
+class PpoColumns(SetPolicySolver):
+    """A policy that plays `ShardGym/ColumnWise-v0`, where it may halve shards; see `GroupLearner` for its training.
+
+    Solving plays 16 episodes at once. In all but the first one actions are drawn; the plan that the oracle says is the
+    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first. See
+    `GroupSettings` for the settings.
+    """
+
+    name: ClassVar[str] = "ppo_columns"
+    settings_type: ClassVar[type[Record]] = GroupSettings
+    default_steps: ClassVar[int] = 160
+    episodes: ClassVar[int] = 16
+    settings: GroupSettings
+
+    def make_learner(self, setup: Setup) -> Learner:
+        """See `LearnedSolver`."""
+        return GroupLearner(setup, NeuroShard(), splits=MAX_SPLITS)
+
+
+class PpoAny(SetPolicySolver):
+    """A policy that plays `ShardGym/AnyWise-v0`: it may also cut shards by rows, and replicate tables.
+
+    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `AnySettings` for the
+    settings.
+    """
+
+    name: ClassVar[str] = "ppo_any"
+    settings_type: ClassVar[type[Record]] = AnySettings
+    default_steps: ClassVar[int] = 552
+    episodes: ClassVar[int] = 16
+    settings: AnySettings
+
+    def build_network(self, scale: FeatureScale) -> SetNetwork:
+        """See `LearnedSolver`."""
+        del scale
+        return SetNetwork(every_kind=True)
+
+    def make_learner(self, setup: Setup) -> Learner:
+        """See `LearnedSolver`."""
+        return GroupLearner(setup, NeuroShardPlus(), splits=MOST_SPLITS, every_kind=True)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from baselines.learning.cost_learner import CostLearner, descend
-from baselines.learning.encoder import FeatureScale, TaskBatch, quantized_tensor
-from baselines.learning.solver import LearnedSolver
-from baselines.learning.training import Learner, Setup, torch_generator
+from baselines.learning.cost_learner import CostLearner
+from baselines.learning.encoder import TaskBatch, quantized_tensor
+from baselines.learning.solver import Count, LearnedSolver, Positive
+from baselines.learning.training import Learner, descend, torch_generator
 from baselines.surco.network import SurCoNetwork, assign, straight_through
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
 from shardgym.errors import InputError, NoFeasiblePlanError, check_instance
 from shardgym.plans.plan import ShardingPlan
-from shardgym.records import CONFIG, Record, Whole
+from shardgym.records import CONFIG, Record
 from shardgym.tasks.task import ShardingTask
-
-Count = Annotated[Whole, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -37,9 +33,9 @@ class SurCoSettings(Record):
     #: `prior` takes the predicted surrogate costs; `zero` starts from random ones and improves them for every task;
     #: `hybrid` improves the predicted ones.
     variant: Literal["prior", "zero", "hybrid"] = "hybrid"
-    temperature: Rate = 0.1  #: weight of the entropy in the relaxed assignment
+    temperature: Positive = 0.1  #: weight of the entropy in the relaxed assignment
     zero_steps: Count = 60  #: gradient steps on the surrogate costs of a task (released code: 20)
-    zero_learning_rate: Rate = 0.05  #: of their Adam; falls linearly to 0 (released code: 0.05 throughout)
+    zero_learning_rate: Positive = 0.05  #: of their Adam; falls linearly to 0 (released code: 0.05 throughout)
     #: Random costs of `zero`, or predicted ones of `hybrid` with noise, that are improved (released code: 1).
     starts: Count = 16
     surrogate_updates: Count = 10  #: of a round; a step of training is one of them (released code: 10)
@@ -47,83 +43,8 @@ class SurCoSettings(Record):
     collected_tasks: Count = 64  #: tasks of a round that plans are priced for (released code: 10)
     cost_updates: Count = 300  #: of a round (released code: 300)
     cost_batch: Count = 64  #: plans of a cost update (released code: 64)
-    learning_rate: Rate = 3e-3  #: of the cost network's Adam; falls linearly to 0 (paper: 5e-4)
-    surrogate_learning_rate: Rate = 1e-2  #: likewise of the surrogate network's (paper: 5e-4)
-
-
-class SurCo(LearnedSolver[SurCoNetwork]):
-    """SurCo (Ferber et al., ICML 2023): learned linear costs whose cheapest assignment is the plan.
-
-    A surrogate cost stands for every table on every device, and the plan is the assignment of whole tables with the
-    least added costs that fits into memory. The surrogate costs are chosen so that this plan is a good one by a
-    differentiable estimate, DreamShard's cost network: its gradient goes back through the assignment. Solving asks no
-    oracle.
-
-    Where it differs from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
-
-    - The relaxed assignment has an entropy term and is solved in torch, with exact gradients; the paper differentiates
-      a quadratic program by CVXPYLayers.
-    - Gradients reach the surrogate costs in every variant, through the relaxed assignment behind the rounded one
-      (`straight_through`). In the released `zero` and `hybrid`, the rounded assignment has none, so their surrogate
-      costs never change and the deployed plan is that of the costs that they started with.
-    - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
-      single-table costs of every device when it deploys, which makes a load balancer of it.
-    - The estimate is that of the slowest device by the cost network's three heads, not that of its overall head, whose
-      gradient reaches few tables; see `SurCoNetwork.log_ms`.
-    - The surrogate network is trained on the relaxed assignment, not on the rounded one, whose gradients hold at one
-      corner only: with these, training led away from good plans.
-    - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
-    - Devices may stay empty; the released code demands a table on each.
-    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper. Those of tables know of the other
-      tables, too, and of where a greedy rule by the cost network would put each; see `SurrogateNetwork`. That is where
-      balance comes from, instead of from the squares above. What `prior` learns is added to this rule and stays close
-      to it; without it, one prediction for all tables at once does not balance devices that are alike.
-    - `zero` and `hybrid` improve several starts at once, with a learning rate that falls, and deploy the costs with the
-      lowest estimate on the way. The released code deploys the last costs of one start.
-    - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
-      to, so that the estimate learns where it is too low. Learning rates are higher, as training is short.
-
-    See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
-    network alone.
-    """
-
-    name: ClassVar[str] = "surco"
-    settings_type: ClassVar[type[Record]] = SurCoSettings
-    solving_settings: ClassVar[frozenset[str]] = frozenset(
-        {"variant", "temperature", "zero_steps", "zero_learning_rate", "starts"}
-    )
-    default_steps: ClassVar[int] = 100
-    settings: SurCoSettings
-
-    def build_network(self, scale: FeatureScale) -> SurCoNetwork:
-        """See `LearnedSolver`."""
-        return SurCoNetwork(scale)
-
-    def make_learner(self, setup: Setup) -> Learner:
-        """See `LearnedSolver`."""
-        return SurCoLearner(setup)
-
-    def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the cheapest assignment by surrogate costs; `cost` is not asked.
-
-        Raises:
-            NoFeasiblePlanError: no assignment of whole tables that fits was found.
-        """
-        del cost
-        batch = TaskBatch.of([task])
-        if self.settings.variant == "prior":
-            costs = network.surrogate_costs(batch)[0]
-        else:
-            shape = (self.settings.starts, task.num_tables, task.num_devices)
-            drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
-            starts = drawn.to(torch.get_default_dtype())
-            if self.settings.variant == "hybrid":
-                starts[0] = 0.0
-                starts += network.surrogate_costs(batch)
-            batch = batch.take(torch.zeros(self.settings.starts, dtype=torch.int64))
-            improved = improve(network, batch, starts, self.settings)
-            costs = improved.costs[improved.log_ms.argmin()]
-        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs.double().numpy()).tolist())
+    learning_rate: Positive = 3e-3  #: of the cost network's Adam; falls linearly to 0 (paper: 5e-4)
+    surrogate_learning_rate: Positive = 1e-2  #: likewise of the surrogate network's (paper: 5e-4)
 
 
 class Improved(NamedTuple):
@@ -245,3 +166,72 @@ def _fits(assigned: Ints, sizes: Ints, memory: Ints) -> bool:
     used = np.zeros(len(memory), dtype=np.int64)
     np.add.at(used, assigned, sizes)
     return bool((used <= memory).all())
+
+
+class SurCo(LearnedSolver[SurCoNetwork]):
+    """SurCo (Ferber et al., ICML 2023): learned linear costs whose cheapest assignment is the plan.
+
+    A surrogate cost stands for every table on every device, and the plan is the assignment of whole tables with the
+    least added costs that fits into memory. The surrogate costs are chosen so that this plan is a good one by a
+    differentiable estimate, DreamShard's cost network: its gradient goes back through the assignment. Solving asks no
+    oracle.
+
+    Where it differs from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
+
+    - The relaxed assignment has an entropy term and is solved in torch, with exact gradients; the paper differentiates
+      a quadratic program by CVXPYLayers.
+    - Gradients reach the surrogate costs in every variant, through the relaxed assignment behind the rounded one
+      (`straight_through`). In the released `zero` and `hybrid`, the rounded assignment has none, so their surrogate
+      costs never change and the deployed plan is that of the costs that they started with.
+    - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
+      single-table costs of every device when it deploys, which makes a load balancer of it.
+    - The estimate is that of the slowest device by the cost network's three heads, not that of its overall head, whose
+      gradient reaches few tables; see `SurCoNetwork.log_ms`.
+    - The surrogate network is trained on the relaxed assignment, not on the rounded one, whose gradients hold at one
+      corner only: with these, training led away from good plans.
+    - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
+    - Devices may stay empty; the released code demands a table on each.
+    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper. Those of tables know of the other
+      tables, too, and of where a greedy rule by the cost network would put each; see `SurrogateNetwork`. That is where
+      balance comes from, instead of from the squares above. What `prior` learns is added to this rule and stays close
+      to it; without it, one prediction for all tables at once does not balance devices that are alike.
+    - `zero` and `hybrid` improve several starts at once, with a learning rate that falls, and deploy the costs with the
+      lowest estimate on the way. The released code deploys the last costs of one start.
+    - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
+      to, so that the estimate learns where it is too low. Learning rates are higher, as training is short.
+
+    See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
+    network alone.
+    """
+
+    name: ClassVar[str] = "surco"
+    settings_type: ClassVar[type[Record]] = SurCoSettings
+    network_type: ClassVar[type[Any]] = SurCoNetwork
+    learner_type: ClassVar[type[Learner]] = SurCoLearner
+    solving_settings: ClassVar[frozenset[str]] = frozenset(
+        {"variant", "temperature", "zero_steps", "zero_learning_rate", "starts"}
+    )
+    default_steps: ClassVar[int] = 100
+    settings: SurCoSettings
+
+    def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the cheapest assignment by surrogate costs; `cost` is not asked.
+
+        Raises:
+            NoFeasiblePlanError: no assignment of whole tables that fits was found.
+        """
+        del cost
+        batch = TaskBatch.of([task])
+        if self.settings.variant == "prior":
+            costs = network.surrogate_costs(batch)[0]
+        else:
+            shape = (self.settings.starts, task.num_tables, task.num_devices)
+            drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+            starts = drawn.to(torch.get_default_dtype())
+            if self.settings.variant == "hybrid":
+                starts[0] = 0.0
+                starts += network.surrogate_costs(batch)
+            batch = batch.take(torch.zeros(self.settings.starts, dtype=torch.int64))
+            improved = improve(network, batch, starts, self.settings)
+            costs = improved.costs[improved.log_ms.argmin()]
+        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs.double().numpy()).tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
 from baselines.greedy import alone_ms, place_greedily, whole_table_ms
@@ -13,15 +13,13 @@ from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask, exact_bytes
 from shardgym.tasks.topology import MAX_MEMORY_BYTES
-
-Inside = Literal["best", "table_wise", "column_wise", "row_wise"]
 
 #: Largest pieces of columns that are tried, in shares of the average time of a node's devices.
 _SHARES = (math.inf, 1.0, 0.5, 0.0)
@@ -42,23 +40,11 @@ class Hierarchical:
     2. Inside each node, pieces are placed by LPT on devices with room. Columns are cut into 2, 4, 8, ... pieces, at
        most as many as devices; those of one table that meet on a device become one shard. Rows are cut evenly over all
        devices of the node. Mean-pooled tables and those with too few rows are not cut by rows.
-    3. "best" prices plans in which 0, 1, 2, 4, ..., all tables are cut by rows, those with the most ids per sample
+    3. The oracle prices plans in which 0, 1, 2, 4, ..., all tables are cut by rows, those with the most ids per sample
        first: ids are read once, and all devices share them. The others are cut by columns until no piece takes more
        than some share of the average time of the node's devices: any, 1, 1/2, or 0, as far as possible. Then numbers
-       next to the best are tried. The cheapest plan is returned, which never costs more than those of the other three.
-
-    Args:
-        inside: what is done with all tables of a node; "best" decides for each. Only "best" and "column_wise" halve
-            pieces that fit nowhere.
-
-    Raises:
-        InputError: `inside` is another word.
+       next to the best are tried. The cheapest plan is returned.
     """
-
-    def __init__(self, inside: Inside = "best") -> None:
-        if inside not in get_args(Inside):
-            raise InputError(f"inside={inside!r}: expected one of {', '.join(get_args(Inside))}")
-        self.inside = inside
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return the cheapest plan found; `seed` makes no difference, as nothing is drawn.
@@ -72,8 +58,6 @@ class Hierarchical:
         check_possible(task)
         plans = _Plans(task, cost)
         rows = len(plans.row_order)
-        kinds = {"table_wise": (0, None), "column_wise": (0, 0.0), "row_wise": (rows, None)}
-        wanted = list(kinds.values()) if self.inside == "best" else [kinds[self.inside]]
         sizes = [float(task.table_bytes(table)) for table in task.tables]
         for number, figures in enumerate((plans.whole_ms, sizes)):
             try:
@@ -81,10 +65,10 @@ class Hierarchical:
             except NoFeasiblePlanError as error:
                 plans.errors.append(error)
                 continue
-            basic = [_Way(number, *kind) for kind in wanted]
+            # All tables whole, by columns, or by rows.
+            basic = [_Way(number, 0, None), _Way(number, 0, 0.0), _Way(number, rows, None)]
             plans.price(basic)
-            if self.inside == "best":
-                plans.search(number)
+            plans.search(number)
             if all(way in plans.cost_ms for way in basic):
                 break
         if not plans.cost_ms:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import numbers
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.ties import quantized
-from shardgym.errors import NO_PLAN, InputError, MeasurementError, check_int, short_repr
+from shardgym.errors import NO_PLAN, InputError, MeasurementError, check_int
 from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.plans.feasibility import check_possible
@@ -27,6 +26,8 @@ from shardgym.tasks.task import ShardingTask
 _SEED = 20_231_107
 #: Share of a time limit that is for searching.
 _SEARCHING = 0.5
+#: Share of a task's work that two plans have on different devices if they count as different.
+_DISTANCE = 0.05
 #: Seconds that measuring a plan is taken to need before the first was measured.
 _SECONDS_PER_PLAN = 2.0
 
@@ -48,8 +49,6 @@ class MeasuredRerank:
         queries: plans that the measurer prices at most for a task. Those of the oracle are the solver's own, for each
             start.
         starts: how often the solver is called at most; it is not called again when a call brought no new plan.
-        distance: share of a task's work, from 0 to 1, that two plans must have on different devices to count as
-            different; see `placement_distance`.
         measurer: name of the cost model that measures. When None: "fbgemm" where the oracle is learned, as only such an
             oracle stands for measurements; else the oracle, which is asked again.
         solver_settings: keyword arguments for the solver's class.
@@ -68,7 +67,6 @@ class MeasuredRerank:
         solver: str = "neuroshard_plus",
         queries: int = 8,
         starts: int = 4,
-        distance: float = 0.05,
         measurer: str | None = None,
         solver_settings: dict[str, Any] | None = None,
         measurer_settings: dict[str, Any] | None = None,
@@ -76,10 +74,6 @@ class MeasuredRerank:
         self.solver = solver
         self.queries = check_int("queries", queries, 1)
         self.starts = check_int("starts", starts, 1)
-        is_number = isinstance(distance, numbers.Real) and not isinstance(distance, bool)
-        if not is_number or not 0 <= distance <= 1:
-            raise InputError(f"distance: expected a share from 0 to 1, got {short_repr(distance)}")
-        self.distance = float(distance)
         self.measurer = measurer
         self.solver_settings = dict(solver_settings or {})
         self.measurer_settings = dict(measurer_settings or {})
@@ -126,7 +120,7 @@ class MeasuredRerank:
         count = self.queries
         if not measurer.deterministic and budget.limited:
             count = min(count, max(int(budget.left_s / self._seconds_per_plan), 1))
-        plans = diverse_best(task, found, count, self.distance)
+        plans = diverse_best(task, found, count)
         if len(plans) == 1:  # nothing to choose from
             times = [found[plans[0]]]
         else:
@@ -232,9 +226,7 @@ def placement_distance(one: Floats, other: Floats) -> float:
     return min(max(1.0 - max(named_alike, renamed), 0.0), 1.0)
 
 
-def diverse_best(
-    task: ShardingTask, found: Mapping[ShardingPlan, float], count: int, distance: float
-) -> list[ShardingPlan]:
+def diverse_best(task: ShardingTask, found: Mapping[ShardingPlan, float], count: int) -> list[ShardingPlan]:
     """Return the cheapest plans that differ: each is the next cheapest that is far enough from all before it."""
     plans: list[ShardingPlan] = []
     held: list[Floats] = []
@@ -242,7 +234,7 @@ def diverse_best(
         if len(plans) == count:
             break
         work = held_work(task, plan)
-        if all(placement_distance(work, other) >= distance for other in held):
+        if all(placement_distance(work, other) >= _DISTANCE for other in held):
             plans.append(plan)
             held.append(work)
     return plans

@@ -178,19 +178,7 @@ class FlexShard:
     Rows have to be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). Where
     nobody knows the order, all rows of a table count as equally likely. Of pooled tables a tier has all rows or none,
     as partial sums are as wide for few rows as for many. A task in which no table gains from tiers is logged.
-
-    Args:
-        extra_memory: share by which a device may take more than it takes where each table is cut evenly by rows over
-            all devices, which no plan is below on average. None lets copies fill the task's memory.
-
-    Raises:
-        InputError: a share that is no number from 0 on.
     """
-
-    def __init__(self, extra_memory: float | None = None) -> None:
-        if extra_memory is not None and not 0 <= extra_memory < float("inf"):
-            raise InputError(f"extra_memory: expected a share from 0 on, or None, got {extra_memory!r:.40}")
-        self.extra_memory = extra_memory
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return the best plan in tiers; `seed` makes no difference, as nothing is drawn.
@@ -213,7 +201,7 @@ class FlexShard:
         choices = [choices_of(task, table) for table in task.tables]
         plans: dict[tuple[Tiers, ...], ShardingPlan] = {}
         for share in _SHARES:
-            self._add_plan(plans, task, choices, share)
+            _add_plan(plans, task, choices, share)
         without_copies = tuple(Tiers(0, 0) for _ in task.tables)
         if without_copies not in plans:
             plan = tier_plan(task, without_copies)
@@ -232,22 +220,20 @@ class FlexShard:
             times = [expected_ms(task, choices, tiers) for tiers in plans]
         return min(zip(times, itertools.count(), plans.values(), strict=False))[2]
 
-    def _add_plan(
-        self, plans: dict[tuple[Tiers, ...], ShardingPlan], task: ShardingTask, choices: list[Choices], share: float
-    ) -> None:
-        """Add the plan for one weight of the links, with as many copies as fit."""
-        budget = task.total_capacity_bytes / task.num_devices
-        if self.extra_memory is not None:
-            least = sum(float(of_table.num_bytes.min()) for of_table in choices)
-            budget = min(budget, (1 + self.extra_memory) * least)
-        for part in _BUDGETS:
-            tiers = best_tiers(choices, part * budget, share)
-            if tiers is None or tuple(tiers) in plans:
-                return
-            plan = tier_plan(task, tiers)
-            if not plan_problems(task, plan.shards):
-                plans[tuple(tiers)] = plan
-                return
+
+def _add_plan(
+    plans: dict[tuple[Tiers, ...], ShardingPlan], task: ShardingTask, choices: list[Choices], share: float
+) -> None:
+    """Add the plan for one weight of the links, with as many copies as fit."""
+    budget = task.total_capacity_bytes / task.num_devices
+    for part in _BUDGETS:
+        tiers = best_tiers(choices, part * budget, share)
+        if tiers is None or tuple(tiers) in plans:
+            return
+        plan = tier_plan(task, tiers)
+        if not plan_problems(task, plan.shards):
+            plans[tuple(tiers)] = plan
+            return
 
 
 def rows_by_memory(task: ShardingTask) -> ShardingPlan:

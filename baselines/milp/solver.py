@@ -36,6 +36,9 @@ _MOST_PLACES = 120
 #: Kicks of `neuroshard_plus` where a time limit would let it go on until it finds nothing better.
 _KICKS = 128
 
+#: Nodes of the search tree of each program at most, so that plans do not depend on the machine's speed.
+_NODES = 200
+
 _logger = logging.getLogger("shardgym.solvers.milp")
 
 
@@ -62,7 +65,6 @@ class Milp(IncumbentSearch):
 
     Args:
         target_gap: ends when no plan of these kinds is proven to take less by more than this share.
-        nodes: of the search tree of each program at most, so that plans do not depend on the machine's speed.
         kicks: of `neuroshard_plus`.
 
     Attributes:
@@ -74,11 +76,10 @@ class Milp(IncumbentSearch):
         InputError: a setting is out of range or of another type.
     """
 
-    def __init__(self, target_gap: float = 0.02, nodes: int = 200, kicks: int | None = None) -> None:
+    def __init__(self, target_gap: float = 0.02, kicks: int | None = None) -> None:
         if not 0 <= target_gap < math.inf:
             raise InputError(f"target_gap must be a number from 0 on, got {target_gap!r}")
         self.target_gap = target_gap
-        self.nodes = check_int("nodes", nodes, 1)
         self.kicks = None if kicks is None else check_int("kicks", kicks)
         self.lower_bound_ms: float | None = None
         self.gap: float | None = None
@@ -163,9 +164,7 @@ class _Search:
     def _solve(self, program: Program, gap: float, domains: bool | None, cutoff_ms: float) -> Answer:
         self._budget.check()
         limit_s = self._budget.left_s if self._budget.limited else math.inf
-        return program.solve(
-            gap=gap, domains=domains, cutoff_ms=cutoff_ms, nodes=self._settings.nodes, time_limit_s=limit_s
-        )
+        return program.solve(gap=gap, domains=domains, cutoff_ms=cutoff_ms, nodes=_NODES, time_limit_s=limit_s)
 
     def _cutoff_ms(self, gap: float) -> float:
         """Return what plans must take less than to make the gap larger than this; no limit for an estimate."""

@@ -14,7 +14,7 @@ from baselines.queries import IncumbentSearch, SearchRun
 from baselines.recshard.search import Search
 from neuroshard.row_splits import Split, splits_of
 from shardgym.costs.base import CostModel, additive_costs
-from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.evaluation.incumbent import OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
 from shardgym.plans.plan import ShardingPlan
@@ -25,6 +25,9 @@ from shardgym.tasks.task import ShardingTask
 _SCALE = 1000.0
 #: Splits of a table that the program mixes: with twice as many it takes two to three times as long.
 _MOST_SPLITS = 6
+#: Relative gap at which the program may end, and nodes of its tree at most, so that plans do not depend on speed.
+_GAP = 0.02
+_NODES = 200
 
 
 def assign(
@@ -32,8 +35,6 @@ def assign(
     splits: Sequence[Sequence[Split]],
     column_ms: float,
     *,
-    gap: float,
-    nodes: int,
     time_limit_s: float,
 ) -> list[int] | None:
     """Return a device for every table so that the slowest device takes least; None where no solution was found.
@@ -75,7 +76,7 @@ def assign(
         program.at_most(used[device], task.capacity_bytes[device] * per_byte)
     for terms in on_host:
         program.at_most(terms, topology.host_memory_bytes * per_host_byte)
-    found = program.minimise(slowest, gap=gap, nodes=nodes, time_limit_s=time_limit_s)
+    found = program.minimise(slowest, gap=_GAP, nodes=_NODES, time_limit_s=time_limit_s)
     if found.values is None:
         return None
     return [int(np.argmax(found.values[chosen])) for chosen in places]
@@ -115,20 +116,10 @@ class RecShard(IncumbentSearch):
     Args:
         row_cuts: whether tables may be cut by rows. TorchRec has one kernel for each table: without cuts, plans can be
             exported to it.
-        gap: relative gap at which the program may end.
-        nodes: of its search tree at most, so that plans do not depend on the machine's speed.
-
-    Raises:
-        InputError: a setting is out of range or of another type.
     """
 
-    def __init__(self, *, row_cuts: bool = True, gap: float = 0.02, nodes: int = 200) -> None:
-        check_instance("row_cuts", row_cuts, bool)
-        if not 0 <= gap < math.inf:
-            raise InputError(f"gap must be a number from 0 on, got {gap!r}")
+    def __init__(self, *, row_cuts: bool = True) -> None:
         self.row_cuts = row_cuts
-        self.gap = gap
-        self.nodes = check_int("nodes", nodes, 1)
 
     def check_ready(self, cost: CostModel) -> None:
         """Raise `InputError` where the cost does not add up over shards."""
@@ -149,9 +140,7 @@ class RecShard(IncumbentSearch):
         search.offer(search.greedy())
         limit_s = budget.left_s if budget.limited else math.inf
         if limit_s > 0:
-            search.offer(
-                assign(task, search.splits, search.column_ms, gap=self.gap, nodes=self.nodes, time_limit_s=limit_s)
-            )
+            search.offer(assign(task, search.splits, search.column_ms, time_limit_s=limit_s))
         with contextlib.suppress(OutOfTime):
             search.improve(budget)
         if run.incumbent.cost_ms == math.inf:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
-from shardgym.errors import InputError, NoFeasiblePlanError, check_int, short_repr
+from shardgym.errors import InputError, NoFeasiblePlanError, short_repr
 from shardgym.evaluation.incumbent import Budget
 from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible
@@ -21,6 +21,8 @@ from shardgym.tasks.task import ShardingTask
 SortBy = Literal["storage", "perf"]
 #: The planner takes no time limit of 0, and needs one proposal for a plan.
 _LEAST_S = 0.05
+#: Least widths of a piece that `TorchRecColumns` tries.
+_WIDTHS = (16, 32, 64, 128)
 
 
 class TorchRec:
@@ -30,8 +32,6 @@ class TorchRec:
     seconds, comes before. See `plan_with_torchrec` for what is set, so that it plans the task as it is.
 
     Args:
-        sort_by: order in which its partitioner places tables, "storage" or "perf"; largest first.
-        min_partition: least width of a piece; None for TorchRec's default of 128.
         sharding_types: what it may choose from, by TorchRec's names, in this order; None for TorchRec's default, which
             is all but "grid_shard". The simulator prices no replicas: `["table_wise", "column_wise"]` has none.
 
@@ -39,16 +39,9 @@ class TorchRec:
         InputError: a setting is something else.
     """
 
-    def __init__(
-        self,
-        sort_by: SortBy = "storage",
-        min_partition: int | None = None,
-        *,
-        sharding_types: Sequence[str] | None = None,
-    ) -> None:
-        if sort_by not in get_args(SortBy):
-            raise InputError(f"sort_by: expected 'storage' or 'perf', got {sort_by!r}")
-        self.sort_by: SortBy = sort_by
+    sort_by: ClassVar[SortBy] = "storage"  #: order in which the partitioner places tables, largest first
+
+    def __init__(self, *, sharding_types: Sequence[str] | None = None) -> None:
         self.sharding_types = sharding_types
         if sharding_types is not None:
             self.sharding_types = tuple(sharding_types)
@@ -56,7 +49,6 @@ class TorchRec:
                 if name not in get_args(Kind) or name == "tiers":
                     known = ", ".join(kind for kind in get_args(Kind) if kind != "tiers")
                     raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
-        self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
 
     def check_ready(self, cost: CostModel) -> None:  # noqa: ARG002
         """Raise `MissingDependencyError` unless TorchRec is installed."""
@@ -80,7 +72,7 @@ class TorchRec:
         return self._plan(task, Budget(time_limit_s))
 
     def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:
-        return self._ask(task, self.sort_by, self.min_partition, budget.left_s)
+        return self._ask(task, self.sort_by, None, budget.left_s)
 
     def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None, left_s: float) -> ShardingPlan:
         import shardgym.torchrec  # noqa: F401 - says what to install
@@ -99,16 +91,14 @@ class TorchRecPerf(TorchRec):
     """TorchRec's planner, whose partitioner places the slowest tables first: `GreedyPerfPartitioner(SortBy.PERF)`.
 
     Args:
-        min_partition: as in `TorchRec`.
         sharding_types: as in `TorchRec`.
     """
 
-    def __init__(self, min_partition: int | None = None, *, sharding_types: Sequence[str] | None = None) -> None:
-        super().__init__("perf", min_partition, sharding_types=sharding_types)
+    sort_by: ClassVar[SortBy] = "perf"
 
 
 class TorchRecColumns(TorchRec):
-    """The best by TorchRec's rating of its plans with several least widths.
+    """The best by TorchRec's rating of its plans with least widths of 16, 32, 64 and 128.
 
     This is what somebody can get out of the planner who tries its settings. Its partitioner orders by perf, and by
     storage where that finds no plan. Widths of one table are still all the same.
@@ -117,34 +107,18 @@ class TorchRecColumns(TorchRec):
     precisions, with optimisers or features of their own, or with weighted ids.
 
     Args:
-        min_partitions: least widths of a piece, each tried.
         sharding_types: as in `TorchRec`.
-
-    Raises:
-        InputError: these are no widths.
     """
-
-    def __init__(
-        self,
-        min_partitions: Sequence[int] = (16, 32, 64, 128),
-        *,
-        sharding_types: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(sharding_types=sharding_types)
-        widths = list(min_partitions)
-        self.min_partitions = tuple(check_int("min_partitions", width, 1) for width in widths)
-        if not widths:
-            raise InputError("min_partitions: expected at least one width")
 
     def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:
         check_alike(task, "solver 'torchrec_columns'", "'torchrec' and 'torchrec_perf' plan it")
         plans: list[ShardingPlan] = []
         refused: list[NoFeasiblePlanError] = []
         for sort_by in ("perf", "storage"):
-            for n, width in enumerate(self.min_partitions):
+            for n, width in enumerate(_WIDTHS):
                 try:
                     # Each width has the same share of the time, and what others leave.
-                    plans.append(self._ask(task, sort_by, width, budget.left_s / (len(self.min_partitions) - n)))
+                    plans.append(self._ask(task, sort_by, width, budget.left_s / (len(_WIDTHS) - n)))
                 except NoFeasiblePlanError as error:
                     refused.append(error)
             if plans:

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from baseline_tasks import task_of
 
+from baselines import measured_rerank
 from baselines.measured_rerank import diverse_best, held_work, placement_distance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
@@ -48,10 +49,12 @@ def test_parts_of_a_table_count_by_their_cells():
         assert distance(cut, ShardingPlan.of(TASK, [*shards, *other_columns])) == pytest.approx(40 / 240)
 
 
-def test_the_cheapest_that_differ_are_taken_in_order():
+@pytest.mark.parametrize(("share", "least"), [(0.1, 3), (0.2, 1), (0.0, 4)])
+def test_the_cheapest_that_differ_are_taken_in_order(monkeypatch, share, least):
+    monkeypatch.setattr(measured_rerank, "_DISTANCE", share)
     found = {plan(0, 1, 1, 2): 2.0, plan(1, 1, 1, 2): 1.0, plan(2, 2, 2, 1): 1.0, plan(0, 0, 0, 0): 3.0}
+    best = diverse_best(TASK, found, 9)
     # The third is the second with devices renamed.
-    assert diverse_best(TASK, found, 9, 0.1) == [plan(1, 1, 1, 2), plan(0, 1, 1, 2), plan(0, 0, 0, 0)]
-    assert diverse_best(TASK, found, 2, 0.1) == [plan(1, 1, 1, 2), plan(0, 1, 1, 2)]
-    assert diverse_best(TASK, found, 9, 0.2) == [plan(1, 1, 1, 2)]
-    assert len(diverse_best(TASK, found, 9, 0.0)) == 4
+    assert len(best) == least
+    assert share == 0.0 or best == [plan(1, 1, 1, 2), plan(0, 1, 1, 2), plan(0, 0, 0, 0)][:least]
+    assert diverse_best(TASK, found, 2) == best[:2]

@@ -80,15 +80,6 @@ def test_the_judge_likes_tiers_more_where_rows_are_skewed():
     assert 1.0 <= gain(much, dedup_ids=True) < gain(much)
 
 
-@pytest.mark.parametrize("extra", [0.0, 0.1])
-def test_copies_keep_to_the_memory_that_is_given(extra):
-    task = sequence_task(HOT, HOT, room=3.0)
-    plan = FlexShard(extra_memory=extra).solve(task, EXPECTED)
-    least = sum(task.table_bytes(table) for table in task.tables) / task.num_devices
-    assert max(plan.bytes_per_device(task)) <= (1 + extra) * least + 64 * 4 * 2 * 6
-    assert (extra == 0.0) == (not plan.has_replicas)
-
-
 def test_oracles_that_price_no_tiers_are_not_asked():
     task = sequence_task(HOT, HOT)
     plan = FlexShard().solve(task, make_cost("roofline"))
@@ -132,9 +123,3 @@ def test_tables_that_do_not_fit_end_with_a_reason():
     task = sequence_task(HOT, HOT, rows=40_001, room=1.0)
     with pytest.raises(NoFeasiblePlanError, match=r"^cut by rows over all devices: device \d+ holds \d+ bytes"):
         FlexShard().solve(task, EXPECTED)
-
-
-@pytest.mark.parametrize("extra", [-0.1, float("nan")])
-def test_extra_memory_is_a_share(extra):
-    with pytest.raises(InputError, match="extra_memory: expected a share from 0 on, or None, got"):
-        FlexShard(extra_memory=extra)

@@ -20,7 +20,8 @@ def test_no_move_and_no_swap_improves_on_the_result():
     task = task_of(VARIED, (2**30,) * 3)
     cost = make_cost("roofline")
     start = RandomSearch(queries=1).solve(task, cost)
-    plan = LocalSearch(splits=False, queries=100_000).solve(task, cost, initial_plan=start)
+    plan = LocalSearch(queries=100_000).solve(task, cost, initial_plan=start)
+    assert len(plan.shards) == 8  # no halving pays
     devices = devices_of(task, plan)
     neighbours = []
     for table, device in itertools.product(range(8), range(3)):
@@ -40,7 +41,7 @@ def test_no_move_and_no_swap_improves_on_the_result():
 def test_splits_help_where_one_table_is_costlier_than_all_others():
     task = task_of([(100_000, 64, 40.0), (1000, 8, 1.0)], (2**30,) * 4)
     cost = make_cost("roofline")
-    plans = [LocalSearch(splits=splits).solve(task, cost) for splits in (True, False)]
+    plans = [solver.solve(task, cost) for solver in (LocalSearch(), LPTWhole())]
     cut, whole = (answer.total_ms for answer in cost.evaluate(task, plans))
     assert cut < 0.8 * whole
     places = [(shard.table, shard.devices[0]) for shard in plans[0].shards]

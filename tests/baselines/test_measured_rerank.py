@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
+from baselines import measured_rerank
 from baselines.measured_rerank import MeasuredRerank, held_work, placement_distance
 from shardgym import PlanCost, make_cost, make_solver
 from shardgym.costs.base import CostModel
@@ -68,8 +69,9 @@ def test_the_plan_that_the_measurer_likes_best_comes_back():
     assert min(held) < held[0]  # the oracle's favourite comes first, and is not it
 
 
-def test_what_is_measured_is_the_best_by_the_oracle_that_differs():
-    rerank(queries=5, starts=3, distance=0.2).solve(TASK, ORACLE, seed=2)
+def test_what_is_measured_is_the_best_by_the_oracle_that_differs(monkeypatch):
+    monkeypatch.setattr(measured_rerank, "_DISTANCE", 0.2)
+    rerank(queries=5, starts=3).solve(TASK, ORACLE, seed=2)
     (measured,) = Measurer.made[0].asked
     assert len(measured) == 5
     costs = [cost.total_ms for cost in ORACLE.evaluate(TASK, measured)]
@@ -107,7 +109,6 @@ def test_a_measurer_with_a_seed_gets_one_that_judges_do_not_have():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"distance": 2}, InputError, "distance: expected a share from 0 to 1, got 2"),
         ({"measurer": "rofline"}, UnknownNameError, "did you mean roofline"),
         ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "name a measurer that they are for"),
         ({"measurer": "simulator", "measurer_settings": {"role": "judge"}}, InputError, "which is for scoring"),

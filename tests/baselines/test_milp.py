@@ -154,7 +154,7 @@ def test_a_gap_is_proven_where_single_domains_hold_tables():
 
 
 def test_the_bound_by_gpu_is_below_the_plans_of_solvers_and_highs_prints_nothing(capfd):
-    task, cost, solver = large_task(20, 16), make_cost("gpu"), Milp(nodes=5, kicks=0)
+    task, cost, solver = large_task(20, 16), make_cost("gpu"), Milp(kicks=0)
     (found,) = cost.evaluate(task, [solver.solve(task, cost)])
     others = [make_solver(name).solve(task, cost) for name in ("neuroshard_plus", "hierarchical")]
     assert 0 < solver.lower_bound_ms <= min(answer.total_ms for answer in cost.evaluate(task, others))
@@ -176,7 +176,7 @@ def test_a_time_limit_ends_with_a_feasible_plan_and_no_false_proof():
 def test_by_a_cost_without_a_bound_nothing_is_claimed(name, settings, device, caplog):
     task, cost, told = make_task(SHAPES, [2**30] * 3, device=device), make_cost(name, **settings), []
     worst = ShardingPlan.table_wise(task, [0] * 6)
-    solver = Milp(nodes=10, kicks=0)
+    solver = Milp(kicks=0)
     with caplog.at_level("INFO", logger="shardgym.solvers"):
         plan = solver.solve(task, cost, initial_plan=worst, observer=lambda plan, ms: told.append((ms, plan)))
     costs = [ms for ms, _ in told]

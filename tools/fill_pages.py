@@ -29,7 +29,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plan_bounds
 from tabulate import tabulate
 
@@ -42,8 +41,6 @@ from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
-from shardgym.training.data import DataSet, load_data
-from shardgym.training.samples import ComputeSamples
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
@@ -191,87 +188,39 @@ def env_description(env_id: str) -> str:
     return text.partition("\n\nArgs:\n")[0]
 
 
-# --- what shipped weights are, by their cards and the data that ships with them ---------------------------------------
-
-
 def model_summary(name: str) -> str:
-    """Return Markdown about the weights in a folder that ships, named after a hardware tag and a version."""
-    oracle, judge = (ModelCard.load(SHIPPED / name / f"{role}.json") for role in ("oracle", "judge"))
+    """Return Markdown about the weights in a folder that ships, named after a hardware tag."""
+    cards = {role: ModelCard.load(SHIPPED / name / f"{role}.json") for role in ("oracle", "judge")}
+    oracle, judge = (card.samples for card in cards.values())
+    errors = [
+        {"": title, "repeat": _percent(cards["oracle"].errors[part]["noise_mape"])}
+        | {role: _percent(card.errors[part]["mape"]) for role, card in cards.items()}
+        for part, title in _PARTS.items() if part in cards["oracle"].errors
+    ]  # fmt: skip
     parts = [
-        f"{counted(load_data(SHIPPED / name), oracle, judge)} Mean absolute error of a prediction, and of one "
-        "measurement against its own repeat:",
-        _errors(oracle, judge),
-        _paces(oracle),
+        f"Trained on {oracle['compute']:,} measurements of shard sets alone and {oracle['steps']:,} of devices in "
+        f"complete steps (the judge on {judge['compute']:,} and {judge['steps']:,}). Mean absolute error of a "
+        "prediction on tables that no role learned from, and of one measurement against its own repeat:",
+        tabulate(errors, headers="keys", tablefmt="github", disable_numparse=True),
     ]
     found = shipped_agreement(name)
     if found is not None:
         rows = [
-            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.2f}",
+            {"": f"{name} {of.version}".rstrip(), "Kendall's tau": f"{of.kendall_tau:.2f}",
              "close pairs as measured": _percent(of.close_right)}
             for name, of in found.models.items()
         ]  # fmt: skip
         parts += [
             f"On the plans of solvers for {found.tasks} measurements of tasks of boards "
-            f"({', '.join(found.hardware)}; `python benchmarks/simulator.py --boards`); close pairs differ by "
-            f"less than {_percent(CLOSE)} as measured:",
+            f"({', '.join(found.hardware)}; `python benchmarks/simulator.py`); close pairs differ by less than "
+            f"{_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
-def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
-    """Say how much was measured and how much of it is distinct: some contents were measured more than once.
-
-    Raises:
-        InputError: the cards are of other data.
-    """
-    for card in (oracle, judge):
-        if card.data_sha256 != data.digests:
-            raise InputError(f"the {card.role}'s card is of other data than lies next to it: pretrain again")
-
-    def of(role: str) -> str:
-        alone, steps = data.of(role)
-        kinds = {"shard sets alone": alone, "devices in complete steps": steps.compute}
-        return " and ".join(f"{_measured(samples)} {kind}" for kind, samples in kinds.items() if len(samples))
-
-    return (
-        f"Trained on {of('oracle')} (the judge on {of('judge')}), tested on {of('test')}, of tables that no role "
-        "learned from."
-    )
-
-
-def _measured(samples: ComputeSamples) -> str:
-    return f"{len(samples):,} measurements of {len(np.unique(samples.content)):,}"
-
-
-def _named(name: str, version: str) -> str:
-    """Say which version was compared: it may not be the one that ships. A measurement has none."""
-    return f"{name} {version}".rstrip()
-
-
-def _errors(oracle: ModelCard, judge: ModelCard) -> str:
-    rows = [
-        {"": title, "repeat": _percent(oracle.errors[part]["noise_mape"]),
-         "oracle": _percent(oracle.errors[part]["mape"]), "judge": _percent(judge.errors[part]["mape"])}
-        for part, title in _PARTS.items() if part in oracle.errors
-    ]  # fmt: skip
-    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
-
-
-def _paces(card: ModelCard) -> str:
-    """Say by what times of other collections were divided."""
-    if not card.paces:
-        return ""
-    others = [
-        f"those of `{name}` divided by {forward:.2f} and {backward:.2f}"
-        for name, (forward, backward) in card.paces.items() if (forward, backward) != (1.0, 1.0)
-    ]  # fmt: skip
-    largest = next(name for name, pace in card.paces.items() if pace == (1.0, 1.0))
-    return f"Times are at the pace of `{largest}`: forward and backward, {', '.join(others)}."
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 if __name__ == "__main__":

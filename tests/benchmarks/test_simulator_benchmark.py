@@ -1,4 +1,4 @@
-"""benchmarks/simulator.py: the plans that it measures."""
+"""How well models order plans that boards measured."""
 
 from __future__ import annotations
 

@@ -15,12 +15,9 @@ from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.envs import ENV_IDS
 from shardgym.errors import InputError
 
-pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-
 pytestmark = pytest.mark.repository
 
 STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -->\n"
-SHIPPED_DATA = next(SHIPPED.glob("*/oracle.json")).parent
 
 
 @pytest.fixture
@@ -68,19 +65,12 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert tool.main(["--check"]) == 0
 
 
-@pytest.fixture
-def shipped(tool):
-    from shardgym.training.data import load_data
-
-    cards = (ModelCard.load(SHIPPED_DATA / f"{role}.json") for role in ("oracle", "judge"))
-    return load_data(SHIPPED_DATA), *cards
-
-
-def test_a_card_of_other_data_is_not_described_by_this_data(tool, shipped):
-    data, oracle, judge = shipped
-    other = data._replace(digests=dict.fromkeys(data.digests, "0" * 64))
-    with pytest.raises(InputError, match="the oracle's card is of other data"):
-        tool.counted(other, oracle, judge)
+def test_shipped_weights_are_described_by_their_cards(tool):
+    name = next(SHIPPED.glob("*/oracle.json")).parent.name
+    card = ModelCard.load(SHIPPED / name / "judge.json")
+    text = tool.model_summary(name)
+    assert f"(the judge on {card.samples['compute']:,} and {card.samples['steps']:,})" in text
+    assert f" {100 * card.errors['step_work']['mape']:.1f} %" in text
 
 
 def test_a_block_of_a_page_is_filled(tool, tmp_path):

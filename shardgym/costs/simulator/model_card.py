@@ -69,7 +69,7 @@ class ModelAgreement(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class Agreement(Record):
-    """How well models rank plans as measured boards do: what `benchmarks/simulator.py --boards` found."""
+    """How well models rank plans as measured boards do: what `benchmarks/simulator.py` found."""
 
     #: Measurements of tasks, of all boards.
     tasks: Annotated[Whole, Field(ge=1)]

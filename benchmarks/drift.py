@@ -1,9 +1,9 @@
 """Plans under drift: keeping the first, planning every step anew, and moving as far as it pays.
 
-    python benchmarks/drift.py [--suite NAME] [--drifts N] [--intervals 100,1000,10000] [--solver NAME] [--page]
+    python benchmarks/drift.py [--page]
 
 A drift is ten tasks with the same tables, whose statistics change. At each of them a job may change its plan, which
-then is in use for so many steps of training (`--intervals`). Three jobs do so:
+then is in use for so many steps of training (`INTERVALS`). Three jobs do so:
 
 - keep: stays with the plan for the first task;
 - anew: takes the solver's plan for each task, whatever is in use;
@@ -23,6 +23,7 @@ import argparse
 import itertools
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,60 +37,41 @@ from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import CostModel, ShardingPlan, ShardingTask, Suite, load_suite, make_cost
-from shardgym.cli.common import open_solver
-from shardgym.errors import InputError, ShardGymError
-from shardgym.evaluation.solver import Solver, takes, warm_up
+from shardgym import CostModel, ShardingPlan, ShardingTask, Suite, load_suite, make_cost, make_solver
+from shardgym.evaluation.solver import Solver, warm_up
 from shardgym.plans.migration import migration, rebound
 from shardgym.tasks.topology import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "solvers.md"
-BLOCK = "drift"
+#: Steps between changes.
+INTERVALS = (100, 1000, 10000)
 
 
 class Drifted(NamedTuple):
-    """One job on one drift.
+    """One job on one drift."""
 
-    Attributes:
-        step_ms: by the judge, at each task.
-        moved_bytes: of all changes.
-        inter_bytes: of them, what crosses network cards.
-        transfer_ms: of all changes.
-    """
-
-    step_ms: list[float]
-    moved_bytes: int
-    inter_bytes: int
-    transfer_ms: float
+    step_ms: list[float]  #: by the judge, at each task
+    moved_bytes: int  #: of all changes
+    inter_bytes: int  #: of them, what crosses network cards
+    transfer_ms: float  #: of all changes
 
     def total_ms(self, interval: int) -> float:
         """Return the time of all steps and moves."""
         return sum(self.step_ms) * interval + self.transfer_ms
 
 
-def main() -> int:
-    """Run the benchmark and print the table; returns the exit code."""
+def main() -> None:
+    """Run the benchmark and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--suite", default="drift-v1", help="(%(default)s)")
-    parser.add_argument("--drifts", type=int, help="only the first so many")
-    parser.add_argument("--intervals", default="100,1000,10000", help="steps between changes (%(default)s)")
-    parser.add_argument("--solver", default="neuroshard_plus", help="(%(default)s)")
     parser.add_argument("--page", action="store_true", help=f"write the table into {PAGE.name}")
     arguments = parser.parse_args()
-    try:
-        suite = load_suite(arguments.suite)
-        track = suite.track()
-        oracle, judge = (make_cost(of.cost, **of.settings) for of in (track.oracle, track.judge))
-        intervals = [int(text) for text in arguments.intervals.split(",")]
-        drifts = drifts_of(suite)[: arguments.drifts]
-        rows = compared(drifts, intervals, open_solver(arguments.solver), oracle, judge)
-    except (ShardGymError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    suite = load_suite("drift-v1")
+    track = suite.track()
+    oracle, judge = (make_cost(of.cost, **of.settings) for of in (track.oracle, track.judge))
+    rows = compared(drifts_of(suite), INTERVALS, make_solver("neuroshard_plus"), oracle, judge)
     if arguments.page:
-        fill(PAGE, BLOCK, rows)
+        fill(PAGE, "drift", rows)
     print(tabulate(rows, headers="keys", floatfmt=".3f", tablefmt="github"))
-    return 0
 
 
 def drifts_of(suite: Suite) -> list[list[ShardingTask]]:
@@ -101,15 +83,9 @@ def drifts_of(suite: Suite) -> list[list[ShardingTask]]:
 
 
 def compared(
-    drifts: list[list[ShardingTask]], intervals: list[int], solver: Solver, oracle: CostModel, judge: CostModel
+    drifts: list[list[ShardingTask]], intervals: Sequence[int], solver: Solver, oracle: CostModel, judge: CostModel
 ) -> list[dict[str, object]]:
-    """Return the rows of the table.
-
-    Raises:
-        InputError: the solver moves from no plan.
-    """
-    if not takes(solver.solve, "initial_plan"):
-        raise InputError("expected a solver whose solve takes initial_plan, such as neuroshard_plus")
+    """Return the rows of the table; the solver moves from a plan in use."""
     jobs: dict[tuple[str, int], list[Drifted]] = {}
     for tasks in tqdm(drifts, unit="drift", disable=None):
         warm_up(solver, tasks[0], oracle)
@@ -165,4 +141,4 @@ def drifted(tasks: list[ShardingTask], plans: list[ShardingPlan], judge: CostMod
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

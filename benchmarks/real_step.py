@@ -1,30 +1,30 @@
 """A training step of sharded embeddings as a training script does it: FBGEMM, gloo, one process per device.
 
-    python benchmarks/real_step.py --task TASK.json --plan PLAN.json [--plan ...] [--rounds N] [--steps N]
+It shares no step with the measured cost, which `benchmarks/validity.py` holds against it: ids are drawn from the
+tables' distributions, torch and FBGEMM do the rest. Every rank holds its share of the batch. A step exchanges ids
+(lengths, then values), pools, exchanges pooled values, exchanges their gradients, and updates weights in the backward
+pass. There is no dense part: the pooled values serve as gradients. All-to-alls are batches of sends and receives, as
+NCCL's are; gloo's own would send one way at a time.
 
-The program shares no step with the measured cost, which `benchmarks/validity.py` holds against it: it reads tasks and
-plans, draws ids from the tables' distributions, and does the rest with torch and FBGEMM. Every rank holds its share of
-the batch. A step exchanges ids (lengths, then values), pools, exchanges pooled values, exchanges their gradients,
-and updates weights in the backward pass. There is no dense part: the pooled values serve as gradients. All-to-alls are
-batches of sends and receives, as NCCL's are; gloo's own would send one way at a time.
-
-All plans are built first and stay in memory; rounds take them in random order. Prints one JSON line: for every plan the
-wall time of each step in ms, as lists over rounds, the mean over ranks. Plans have whole tables and column shards.
+All plans are built first and stay in memory; rounds take them in random order. Ranks have real-time priority, which
+keeps other programs off their cores and takes root, as their links do. Plans have whole tables and column shards. Not a
+script.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,8 @@ BATCHES = 4
 _SCALE = 1e-4
 #: Seconds that ranks may take to link up.
 _LINKS_S = 60.0
+#: File of what ranks measured.
+TIMES = "times.json"
 
 
 class Step:
@@ -144,109 +146,80 @@ def all_to_all(received: torch.Tensor, sent: torch.Tensor, counts_in: list[int],
         work.wait()
 
 
-def rank_main(rank: int, job: dict[str, Any]) -> dict[str, Any]:
-    """Run all plans on one rank; returns step times in ms, by plan and round."""
-    task = ShardingTask.load(job["task"])
-    if job["links"]:
-        folder = Path(job["rendezvous"]).parent
-        join_network(rank, task.num_devices, job["links"] * 1e6 / 8, folder, _LINKS_S)
-    torch.set_num_threads(1)
-    plans = [ShardingPlan.load(path) for path in job["plans"]]
+def train(
+    rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, warmups: int, seed: int,
+    folder: Path,
+) -> None:  # fmt: skip
+    """Run all plans on one rank; the first one writes what `real_ms` returns."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     size = task.num_devices
-    dist.init_process_group("gloo", init_method=f"file://{job['rendezvous']}", rank=rank, world_size=size)
+    join_network(rank, size, task.topology.intra_bandwidth, folder, _LINKS_S)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
     samples = task.batch_size // size
     batches = []
     for number in range(BATCHES):
-        drawn = [draw_bags(t, samples, seed=job["seed"], batch=number * size + rank) for t in task.tables]
+        drawn = [draw_bags(t, samples, seed=seed, batch=number * size + rank) for t in task.tables]
         batches.append([(torch.from_numpy(bags.indices), torch.from_numpy(bags.lengths)) for bags in drawn])
-    steps = [Step(task, plan, rank) for plan in plans]
-    order = random.Random(job["seed"])
+    under = [Step(task, plan, rank) for plan in plans]
+    order = random.Random(seed)
     times: list[list[list[float]]] = [[] for _ in plans]
-    for _ in range(job["rounds"]):
+    for _ in range(rounds):
         for n in order.sample(range(len(plans)), len(plans)):
-            for number in range(job["warmups"]):
-                steps[n](batches[number % BATCHES])
+            for number in range(warmups):
+                under[n](batches[number % BATCHES])
             dist.barrier()
             marks = [time.perf_counter()]
-            for number in range(job["steps"]):
-                steps[n](batches[number % BATCHES])
+            for number in range(steps):
+                under[n](batches[number % BATCHES])
                 marks.append(time.perf_counter())
             mean = torch.tensor([b - a for a, b in itertools.pairwise(marks)], dtype=torch.float64)
             dist.all_reduce(mean)
             times[n].append((mean / size * 1e3).tolist())
+    if rank == 0:
+        (folder / TIMES).write_text(json.dumps(times))
     dist.destroy_process_group()
-    return {"steps_ms": times}
 
 
-def run(
-    task: Path,
-    plans: list[Path],
-    *,
-    rounds: int,
-    steps: int,
-    warmups: int,
-    seed: int,
-    real_time: bool = True,
-    links: int = 0,
+def real_ms(
+    task: ShardingTask, plans: list[ShardingPlan], *, rounds: int, steps: int, warmups: int, seed: int
 ) -> list[list[list[float]]]:
-    """Run plans of a task as processes of their own; returns step times in ms by plan, round and step.
+    """Return the wall time of steps in ms, mean over ranks, by plan, round and step.
 
     Args:
-        task: file of a task whose batch its devices divide.
-        plans: files of plans.
+        task: with as many devices as divide its batch.
+        plans: to run.
         rounds: passes over the plans.
         steps: timed steps of a plan in a round.
         warmups: untimed steps before them.
         seed: of ids and of the order of plans.
-        real_time: whether the processes have real-time priority, which takes root and keeps other programs off their
-            cores. A quiet machine gives the same times without.
-        links: Mbit per second of each device's link; 0 for the loopback interface. Links take root.
     """
-    loaded = ShardingTask.load(task)
-    if loaded.batch_size % loaded.num_devices:
-        raise SystemExit(f"{task}: {loaded.num_devices} devices do not divide the batch of {loaded.batch_size}")
-    with tempfile.TemporaryDirectory() as folder:
-        job = {
-            "task": str(task), "plans": [str(path) for path in plans], "rounds": rounds, "steps": steps,
-            "warmups": warmups, "seed": seed, "rendezvous": str(Path(folder, "rendezvous")), "links": links,
-        }  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE if links else "lo"}
-        command = [*(["chrt", "--rr", "1"] if real_time else []), sys.executable, __file__, "--rank"]
-        ranks = [
-            subprocess.Popen(
-                [*command, str(rank), "--job", json.dumps(job)], env=environment, stdout=subprocess.PIPE, text=True
-            )
-            for rank in range(loaded.num_devices)
+    if task.batch_size % task.num_devices:
+        raise SystemExit(f"{task.name}: {task.num_devices} devices do not divide the batch of {task.batch_size}")
+    times: list[list[list[float]]] = in_ranks("spawn", train, task, plans, rounds, steps, warmups, seed)
+    return times
+
+
+def in_ranks(method: str, target: Callable[..., None], task: ShardingTask, *arguments: Any) -> Any:
+    """Run a function in a process per device; returns what it wrote to `TIMES` in the folder that it is given.
+
+    Args:
+        method: of starting processes.
+        target: called with the rank, the task, the arguments and the folder.
+        task: that has the devices.
+        arguments: of the function.
+    """
+    context = multiprocessing.get_context(method)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        processes = [
+            context.Process(target=target, args=(rank, task, *arguments, folder)) for rank in range(task.num_devices)
         ]
-        outputs = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit(f"{task}: a rank of the real step failed")
-    result: list[list[list[float]]] = json.loads(outputs[0].splitlines()[-1])["steps_ms"]
-    return result
-
-
-def main() -> None:
-    """Run the plans, or one rank of them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--task", type=Path)
-    parser.add_argument("--plan", type=Path, action="append")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--warmups", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--real-time", action="store_true", help="run with real-time priority (root)")
-    parser.add_argument("--links", type=int, default=0, help="Mbit/s of a link for each device (root)")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.rank is not None:
-        print(json.dumps(rank_main(given.rank, json.loads(given.job))))
-        return
-    if not given.task or not given.plan:
-        parser.error("expected --task and at least one --plan")
-    effort = {name: getattr(given, name) for name in ("rounds", "steps", "warmups", "seed", "real_time", "links")}
-    print(json.dumps({"steps_ms": run(given.task, given.plan, **effort)}))
-
-
-if __name__ == "__main__":
-    main()
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise SystemExit("a rank ended before its time; what it printed says why")
+        return json.loads((folder / TIMES).read_text())

@@ -1,14 +1,12 @@
 """Seconds of the NeuroShard search against the search as published, on the same tasks with the same constants.
 
-    python benchmarks/search.py [--weights FOLDER] [--sizes 10x4,35x4,...] [--tasks N] [--plain 10x4] [--json]
+    python benchmarks/search.py [--sizes 10x4,35x4,...] [--tasks N] [--json]
     python benchmarks/search.py --sizes 10000x1024 --tasks 1 --whole 0
 
 Sizes are tables x devices. Everything runs on one thread, in turns; seconds are processor seconds. "published" is
 `published_search.py`: torch networks of the published sizes, one call per question. Above `--whole` tables it is
 extrapolated: the seconds of one inner search, mean of `INNER`, times the inner searches that follow from how many
 children the uncut tables have; with `--whole 0` it is left out.
-
-For sizes in `--plain` the plain implementation of the tests runs too, with the same weights: plans must cost the same.
 """
 
 from __future__ import annotations
@@ -22,17 +20,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "neuroshard"))
 
-import numpy as np
 import torch
 from drawn_tasks import benchmark_task
-from plain_search import PlainSearch
 from published_search import PublishedSearch
 from tabulate import tabulate
 
@@ -49,29 +43,17 @@ Result = TypeVar("Result")
 def main() -> None:
     """Run the benchmark and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--weights", help="folder written by 'shardgym pretrain'; those of the package when not given")
     parser.add_argument("--sizes", default="10x4,35x4,60x4,100x8,1000x128", help="tables x devices (%(default)s)")
-    parser.add_argument("--plain", default="10x4", help="sizes at which plans are compared (%(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="of every size (%(default)s)")
     parser.add_argument("--whole", type=int, default=100, help="most tables for the whole published search")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    cost = SimulatorCost(arguments.weights)
+    cost = SimulatorCost()
     compiling, again = (timed(lambda: NeuroShard().solve(benchmark_task(10, 4, 0), cost))[1] for _ in range(2))
     print(f"first search {compiling:.1f} s, second {again:.3f} s: compiling, or reading what was", file=sys.stderr)
-    check(parsed(arguments.plain), cost)
     rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in parsed(arguments.sizes)]
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.3f"))
-
-
-def check(sizes: list[tuple[int, int]], cost: SimulatorCost) -> None:
-    """Compare costs of plans with those of the plain implementation."""
-    for tables, devices in sizes:
-        task = benchmark_task(tables, devices, 0)
-        expected = PlainSearch(task, cost).run()[1]
-        (found,) = cost.evaluate(task, [NeuroShard().solve(task, cost)])
-        np.testing.assert_allclose(found.total_ms, expected, rtol=1e-6)
 
 
 def row(tables: int, devices: int, cost: SimulatorCost, tasks: int, whole: int) -> dict[str, Any]:

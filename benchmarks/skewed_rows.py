@@ -17,19 +17,19 @@ import argparse
 import csv
 import dataclasses
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
 import numpy as np
+from rank_loads import expected_loads, replayed_loads
 from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.arrays import Floats
-from shardgym.tables.bags import Bags
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.row_access import access_share, distinct_rows
 from shardgym.tables.table import RowOrder
 
 BATCH_SIZE = 16_384
@@ -39,13 +39,6 @@ RANKS = (2, 3, 4, 8, 16)
 FLOOR = 0.02
 LIMIT = 0.1
 WIDTH = 16
-
-
-class RankLoads(NamedTuple):
-    """What devices look up in one batch: ids, and different rows among them, shape (D,) each."""
-
-    lookups: Floats
-    distinct_rows: Floats
 
 
 class Row(NamedTuple):
@@ -62,13 +55,13 @@ class Row(NamedTuple):
     fair_share: float  #: error of lookups if every row counted as equally popular
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run the command; returns 1 when an error is above the limit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, default=50, help="how many (default: 50)")
-    parser.add_argument("--batches", type=int, default=8, help="of each stream (default: 8)")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--plans", type=int, default=50, help="how many (%(default)s)")
+    parser.add_argument("--batches", type=int, default=8, help="of each stream (%(default)s)")
     parser.add_argument("--csv", type=Path, help="write the table there, too")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     rows = [compared(plan, options.batches) for plan in tqdm(range(options.plans))]
     print(tabulate(rows, headers=Row._fields, floatfmt=".3f"))
     for error in ("lookups", "distinct_rows", "fair_share"):
@@ -97,42 +90,15 @@ def compared(number: int, batches: int) -> Row:
     plan = ShardingPlan.of(task, shards)
 
     streams = ({t.name: draw_bags(t, BATCH_SIZE, seed=number, batch=n) for t in tables} for n in range(1, batches + 1))
-    found = RankLoads(*np.mean([replayed_loads(task, plan, stream) for stream in streams], axis=0))
-    told = expected_loads(task, plan)
+    lookups, distinct = np.mean([replayed_loads(task, plan, stream) for stream in streams], axis=0)
+    told_lookups, told_distinct = expected_loads(task, plan)
     even_rows = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, ids=UniformIds()) for t in tables))
-    fair = expected_loads(even_rows, ShardingPlan.of(even_rows, shards))
+    fair, _ = expected_loads(even_rows, ShardingPlan.of(even_rows, shards))
     return Row(
-        number,
-        order,
-        ", ".join(f"{table.ids.s:.2f}" for table in tables),  # type: ignore[union-attr]
-        devices,
-        "even" if even else "anywhere",
-        float(found.lookups.max() / found.lookups.mean()),
-        error(told.lookups, found.lookups),
-        error(told.distinct_rows, found.distinct_rows),
-        error(fair.lookups, found.lookups),
-    )
-
-
-def expected_loads(task: ShardingTask, plan: ShardingPlan) -> RankLoads:
-    """Return what devices are expected to look up, as costs take it."""
-    loads = RankLoads(np.zeros(task.num_devices), np.zeros(task.num_devices))
-    for shard in plan.shards:
-        table = task.table(shard.table)
-        loads.lookups[shard.devices[0]] += task.batch_size * table.pooling_factor * access_share(table, *shard.rows)
-        loads.distinct_rows[shard.devices[0]] += distinct_rows(table, task.batch_size, *shard.rows)
-    return loads
-
-
-def replayed_loads(task: ShardingTask, plan: ShardingPlan, stream: Mapping[str, Bags]) -> RankLoads:
-    """Return what devices look up in one batch of ids, counted id by id."""
-    loads = RankLoads(np.zeros(task.num_devices), np.zeros(task.num_devices))
-    for shard in plan.shards:
-        ids = stream[shard.table].indices
-        hits = ids[(ids >= shard.rows[0]) & (ids < shard.rows[1])]
-        loads.lookups[shard.devices[0]] += len(hits)
-        loads.distinct_rows[shard.devices[0]] += len(np.unique(hits))
-    return loads
+        number, order, ", ".join(f"{table.ids.s:.2f}" for table in tables), devices, "even" if even else "anywhere",
+        float(lookups.max() / lookups.mean()), error(told_lookups, lookups), error(told_distinct, distinct),
+        error(fair, lookups),
+    )  # fmt: skip
 
 
 def drawn_table(name: str, order: RowOrder, rng: np.random.Generator) -> EmbeddingTable:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import random
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Sequence
@@ -28,6 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from real_step import TIMES, in_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -135,7 +134,7 @@ def train(
             taken[number].append(times.median(dim=1).values.tolist())
     if rank == 0:
         medians = [[statistics.median(values) for values in zip(*by_round, strict=True)] for by_round in taken]
-        (folder / "times.json").write_text(json.dumps(np.array(medians).T.tolist()))
+        (folder / TIMES).write_text(json.dumps(np.array(medians).T.tolist()))
     dist.destroy_process_group()
 
 
@@ -184,17 +183,4 @@ def _timed(run: Any, batches: list[Any], steps: int) -> torch.Tensor:
 def real_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int) -> Floats:
     """Train all plans in new processes; ms by both clocks, shape (2, plans + 1), dense last."""
     # Forked processes have imported TorchRec already, which takes seconds.
-    context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        processes = [
-            context.Process(target=train, args=(rank, task, plans, rounds, steps, seed, folder))
-            for rank in range(task.num_devices)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a rank ended before its time; what it printed says why")
-        return np.array(json.loads((folder / "times.json").read_text()))
+    return np.array(in_ranks("fork", train, task, plans, rounds, steps, seed))

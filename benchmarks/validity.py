@@ -3,7 +3,7 @@
     sudo python benchmarks/validity.py --out DIR [--minutes N] [--tasks SUITE/INDEX ...] [--links MBIT] [--torchrec]
     python benchmarks/validity.py --out DIR --report [--json]
 
-Real steps come from `benchmarks/real_step.py`, a program of its own, and with --torchrec from TorchRec as well. Tasks
+Real steps come from `benchmarks/real_step.py`, and with --torchrec from TorchRec as well. Tasks
 are put on two devices, or on as many as --devices says, with a link of --links each between network namespaces: what
 the measured boards have. The measured cost is made as for the boards.
 
@@ -23,7 +23,6 @@ import argparse
 import dataclasses
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,14 +30,12 @@ from typing import Any
 
 import numpy as np
 import real_step
-from cost_agreement import PASSES
-from validity_report import ENDING, load, print_report, save
+from validity_report import ENDING, PASSES, load, print_report, save
 
 from shardgym import ShardingPlan, ShardingTask, Topology, load_suite, make_cost, make_solver
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import namespaces
 from shardgym.errors import InfeasiblePlanError, NoFeasiblePlanError
-from shardgym.files import write_whole
 
 SUITES = ("dlrm4-v2", "tight4-v2", "hetero4-v2", "dlrm8-v2", "wide8-v2", "tight8-v2")
 #: Of a suite's first tasks, those with smaller tables are looked at: all plans of a task are in memory at once.
@@ -48,6 +45,8 @@ GREEDY = ("lpt", "dim_greedy")
 SEARCHED = ("neuroshard", "neuroshard_plus", "column_greedy")
 #: Launches of the real step in a pass: each has pages and ids of its own.
 LAUNCHES = 2
+#: Of a launch of the real step.
+REAL_EFFORT = {"rounds": 4, "steps": 4, "warmups": 1}
 #: Of the measured cost, as for the boards.
 BOARD_EFFORT = {"rounds": 3, "warmups": 1}
 #: Steps of TorchRec's that are timed in a round, after its warm-up; rounds of a launch.
@@ -67,8 +66,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after so many (%(default)s)")
     parser.add_argument("--tasks", nargs="+", metavar="SUITE/INDEX", help="(two of each measured suite)")
     parser.add_argument("--plans", type=int, default=14, help="of each task (%(default)s)")
-    parser.add_argument("--real-rounds", type=int, default=4, help="of each launch of the real step (%(default)s)")
-    parser.add_argument("--real-steps", type=int, default=4, help="timed in a round, after one more (%(default)s)")
     parser.add_argument("--links", type=int, default=2000, help="Mbit/s of the link of each device (%(default)s)")
     parser.add_argument("--devices", type=int, default=2, help="of every task (%(default)s)")
     parser.add_argument("--torchrec", action="store_true", help="TorchRec's steps, too, once in each pass")
@@ -79,15 +76,9 @@ def main() -> None:
         if reason := namespaces.why_not():
             parser.error(reason)
         deadline = time.monotonic() + 60 * given.minutes
-        study(
-            [
-                prepare(given.out, name, given.plans, given.devices, given.links)
-                for name in given.tasks or chosen_tasks()
-            ],
-            {"rounds": given.real_rounds, "steps": given.real_steps, "warmups": 1},
-            deadline,
-            torchrec=given.torchrec,
-        )
+        names = given.tasks or chosen_tasks()
+        paths = [prepare(given.out, name, given.plans, given.devices, given.links) for name in names]
+        study(paths, deadline, torchrec=given.torchrec)
     print_report(given.out, as_json=given.json)
 
 
@@ -217,11 +208,11 @@ def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> Sha
     return dataclasses.replace(plan, shards=tuple(shards))
 
 
-def study(paths: Sequence[Path], effort: dict[str, int], deadline: float, *, torchrec: bool) -> None:
+def study(paths: Sequence[Path], deadline: float, *, torchrec: bool) -> None:
     """Do what is left of some tasks, pass by pass, until the deadline on the monotonic clock."""
     for turn in range(PASSES):
         for path in paths:
-            for unit, run in units(path, turn, effort, torchrec=torchrec):
+            for unit, run in units(path, turn, torchrec=torchrec):
                 content = load(path)
                 if unit in content["done"]:
                     continue
@@ -231,39 +222,27 @@ def study(paths: Sequence[Path], effort: dict[str, int], deadline: float, *, tor
                 begin = time.monotonic()
                 content["done"][unit] = run()
                 save(path, content)
-                print(
-                    f"{path.name.removesuffix(ENDING)}, {unit}: {time.monotonic() - begin:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                name = path.name.removesuffix(ENDING)
+                print(f"{name}, {unit}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
 
-def units(
-    path: Path, turn: int, effort: dict[str, int], *, torchrec: bool
-) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+def units(path: Path, turn: int, *, torchrec: bool) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
     """Yield the parts of a pass over a task in order, named WHAT/NUMBER; each gives ms, or the whole cost, by plan."""
     content = load(path)
     task = ShardingTask.from_dict(content["task"])
     plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
     first, *others = range(LAUNCHES * turn, LAUNCHES * (turn + 1))
-    yield f"real/{first}", lambda: real_ms(task, plans, effort, first)
+    yield f"real/{first}", lambda: real_ms(task, plans, first)
     yield f"fbgemm/{turn}", lambda: measured_costs(task, plans, turn)  # between the launches: drift hits all alike
     for launch in others:
-        yield f"real/{launch}", lambda n=launch: real_ms(task, plans, effort, n)
+        yield f"real/{launch}", lambda n=launch: real_ms(task, plans, n)
     if torchrec:
         yield f"torchrec/{turn}", lambda: torchrec_ms(task, plans, turn)
 
 
-def real_ms(task: ShardingTask, plans: Sequence[ShardingPlan], effort: dict[str, int], launch: int) -> list[float]:
+def real_ms(task: ShardingTask, plans: list[ShardingPlan], launch: int) -> list[float]:
     """Return the median over rounds of each plan's median step in one launch: other programs' bursts do not count."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_whole(folder / "task.json", task.to_json())
-        files = [folder / f"plan-{n}.json" for n in range(len(plans))]
-        for file, plan in zip(files, plans, strict=True):
-            write_whole(file, plan.to_json())
-        links = round(task.topology.intra_bandwidth * 8e-6)
-        times = real_step.run(folder / "task.json", files, **effort, seed=launch, links=links)
+    times = real_step.real_ms(task, plans, **REAL_EFFORT, seed=launch)
     return [statistics.median(map(statistics.median, by_round)) for by_round in times]
 
 

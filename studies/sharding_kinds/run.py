@@ -28,9 +28,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import numpy as np
-from cost_agreement import agreement
 from tabulate import tabulate
 from torchrec_step import CLOCKS, HOST, real_ms
+from validity_report import agreement
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.arrays import Floats

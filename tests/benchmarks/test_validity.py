@@ -9,7 +9,6 @@ import pytest
 from shardgym import PlanCost, ShardingPlan, ShardingTask
 
 pytestmark = pytest.mark.repository
-pytest.importorskip("scipy", reason="the study needs the extra 'dev'")
 
 TINY = "tiny-v1-1-on-2-by-500.json.xz"
 
@@ -23,7 +22,7 @@ def validity(script, monkeypatch):
 
 @pytest.fixture
 def agree(validity):
-    return sys.modules["cost_agreement"]
+    return sys.modules["validity_report"]
 
 
 @pytest.fixture
@@ -31,10 +30,9 @@ def asked(validity, monkeypatch):
     """What the study had run, by toys that need no time; plan n takes n + 1 ms, and twice that by TorchRec."""
     calls = []
 
-    def run(task, plans, *, rounds, steps, warmups, seed, links):
-        assert ShardingTask.load(task).num_devices == 2
-        assert ShardingPlan.load(plans[0]).shards
-        assert (rounds, steps, links) == (2, 3, 500)
+    def run(task, plans, *, rounds, steps, warmups, seed):
+        assert (task.num_devices, task.topology.intra_bandwidth) == (2, 500e6 / 8)
+        assert plans[0].shards
         calls.append(f"real/{seed}")
         return [[[n + 1.0] * steps] * rounds for n in range(len(plans))]
 
@@ -46,7 +44,7 @@ def asked(validity, monkeypatch):
         calls.append(f"torchrec/{launch}")
         return [2.0 * n + 2 for n in range(len(plans))]
 
-    monkeypatch.setattr(validity.real_step, "run", run)
+    monkeypatch.setattr(validity.real_step, "real_ms", run)
     monkeypatch.setattr(validity.namespaces, "why_not", lambda: "")
     monkeypatch.setattr(validity, "measured_costs", measured)
     monkeypatch.setattr(validity, "torchrec_ms", torchrec)
@@ -61,7 +59,6 @@ def start(validity, monkeypatch, capsys, *arguments):
 
 def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, monkeypatch, capsys, tmp_path):
     given = ("--out", tmp_path, "--tasks", "tiny-v1/1", "--plans", 6, "--links", 500)
-    given += ("--real-rounds", 2, "--real-steps", 3)
     stopped = start(validity, monkeypatch, capsys, *given, "--minutes", 0)
     assert "the same command goes on" in stopped.err
     assert asked == []
@@ -96,7 +93,8 @@ def test_real_steps_run(validity, monkeypatch, tmp_path):
     content = validity.load(validity.prepare(tmp_path, "tiny-v1/1", 1, 2, 500))
     task = ShardingTask.from_dict(content["task"])
     plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
-    assert validity.real_ms(task, plans, {"rounds": 1, "steps": 1, "warmups": 1}, 0)[0] > 0
+    monkeypatch.setattr(validity, "REAL_EFFORT", {"rounds": 1, "steps": 1, "warmups": 1})
+    assert validity.real_ms(task, plans, 0)[0] > 0
     assert np.isfinite(validity.torchrec_ms(task, plans, 0)).all()
 
 

@@ -1,15 +1,13 @@
 """Steps per second of the native vector environments as people train with them, random legal actions.
 
-    python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline] [--suite S]
-        [--pool P] [--pool-tasks N] [--reward terminal] [--observation compact] [--plans] [--envs 64,1024,4096]
-        [--json] [--page docs/environments.md]
+    python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline]
+        [--pool-tasks N] [--envs 64,1024,4096] [--json] [--page docs/environments.md]
 
-By default tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
+Tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
 observations timed: every step prices devices and the placement, and the last one the plan. Infos hold no plans, as
-training needs none; with `--plans` they do. A step places a table or a
-shard, or cuts it; the calls that only reset an environment are not counted, their time is. Actions are drawn from all
-environments' masks at once; that time is told apart. Every task has been prepared before the clock starts, as each is
-prepared once however long one trains; what that takes is told, too.
+training needs none. A step places a table or a shard, or cuts it; the calls that only reset an environment are not
+counted, their time is. Actions are drawn from all environments' masks at once; that time is told apart. Every task has
+been prepared before the clock starts, as each is prepared once however long one trains; what that takes is told, too.
 
 The reference is Gymnasium's wrapper around single environments (`vectorization_mode="sync"`) in the same run, which
 gives the same rewards. The ratio is of steps per second of processor time, which neighbours on a shared core disturb
@@ -37,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
-import shardgym
+import shardgym  # noqa: F401, registers environments
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from fill_pages import fill
@@ -52,16 +50,13 @@ WRAPPED_TASKS = 64
 #: Steps before the clock starts.
 MIXING_STEPS = 60
 _HEADERS = (
-    "environment",
-    "cost",
-    "number",
-    "ms per new task",
-    "steps/s",
-    "with drawing",
-    "steps/CPU s",
-    "ratio",
+    "environment", "cost", "number", "ms per new task", "steps/s", "with drawing", "steps/CPU s", "ratio",
     "steps/s to DreamShard's",
-)
+)  # fmt: skip
+#: As people train.
+SETTINGS = {
+    "suite": "dlrm4-v2", "pool": "synthetic-2021", "reward": "dense", "observation": "timed", "plans": False,
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -93,15 +88,9 @@ class Timing(NamedTuple):
 def main() -> None:
     """Run the benchmark and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--weights", help="folder written by 'shardgym pretrain'; those of the package when not given")
-    parser.add_argument("--suite", default="dlrm4-v2", help="that sizes tasks (%(default)s)")
-    parser.add_argument("--pool", default="synthetic-2021", help="'' for the tasks of the suite (%(default)s)")
     parser.add_argument("--pool-tasks", type=int, default=POOL_TASKS, help="(%(default)s)")
     parser.add_argument("--ids", default=",".join(IDS), help="(%(default)s)")
     parser.add_argument("--costs", default="simulator", help="(%(default)s)")
-    parser.add_argument("--reward", default="dense", choices=("terminal", "dense"), help="(%(default)s)")
-    parser.add_argument("--observation", default="timed", help="(%(default)s)")
-    parser.add_argument("--plans", action="store_true", help="infos of complete episodes hold plans and their costs")
     parser.add_argument("--envs", default="64,1024,4096", help="numbers of environments (%(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of every measurement (%(default)s)")
     parser.add_argument("--json", action="store_true")
@@ -120,19 +109,9 @@ def main() -> None:
 
 def rows_of(env_id: str, cost: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time all numbers of an environment with one cost model, the reference before and after them."""
-    settings: dict[str, Any] = {
-        "suite": arguments.suite, "cost": cost, "reward": arguments.reward, "observation": arguments.observation,
-        "plans": arguments.plans,
-    }  # fmt: skip
-    tasks = len(shardgym.load_suite(arguments.suite))
-    if arguments.pool:
-        settings |= {"pool": arguments.pool, "pool_tasks": arguments.pool_tasks}
-        tasks = arguments.pool_tasks
-    if cost == "simulator" and arguments.weights:
-        settings["cost_settings"] = {"weights": arguments.weights}
-    few = min(tasks, WRAPPED_TASKS)
-    fewer = settings | ({"pool_tasks": few} if arguments.pool else {})
-    reference = Case(env_id, "sync", WRAPPED, fewer, few, arguments.seconds)
+    tasks, few = arguments.pool_tasks, min(arguments.pool_tasks, WRAPPED_TASKS)
+    settings = SETTINGS | {"cost": cost, "pool_tasks": tasks}
+    reference = Case(env_id, "sync", WRAPPED, settings | {"pool_tasks": few}, few, arguments.seconds)
     numbers = [int(number) for number in arguments.envs.split(",")]
     natives = [Case(env_id, "native", n, settings, tasks, arguments.seconds) for n in numbers]
     cases = [reference, *natives, reference]

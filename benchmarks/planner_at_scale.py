@@ -1,7 +1,7 @@
 """A planner's day at scale: `ShardGymPlanner` and TorchRec's `EmbeddingShardingPlanner` on 300 and 1,000 tables.
 
     python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--cap SECONDS]
-        [--limit SECONDS] [--page FILE] [--json]
+        [--limit SECONDS] [--page FILE]
 
 Each planner plans the model, on the meta device, in a process of its own: processor seconds, compiling apart, and the
 peak of its memory above that before planning. With `--limit` TorchRec's plans once more with so many `timeout_seconds`:
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import multiprocessing
 import resource
 import signal
@@ -41,35 +40,30 @@ from shardgym.torchrec import ShardGymPlanner, from_torchrec, model_from_task, t
 SAMPLES = 512
 
 
-def main() -> int:
-    """Run the benchmark and print it; returns the exit code."""
+def main() -> None:
+    """Run the benchmark and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tables", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--cap", type=int, default=600, metavar="SECONDS", help="of a planner's processor time")
-    parser.add_argument(
-        "--limit", type=float, metavar="SECONDS", help="TorchRec's plans once more, with this timeout_seconds"
-    )
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="TorchRec's once more, with timeout_seconds")
     parser.add_argument("--page", type=Path, help="Markdown page whose block 'scale' is filled")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     # Processes are forked off, with what was compiled.
     warm_up(make_solver("neuroshard_plus"), drawn(2, 2), make_cost("gpu"))
     rows = []
     for tables in options.tables:
         task = drawn(tables, options.devices)
-        planners: dict[str, Callable[[ShardingTask], Any]] = {"EmbeddingShardingPlanner": by_torchrec}
+        planners = {"EmbeddingShardingPlanner": by_torchrec, "ShardGymPlanner": by_shardgym}
         if options.limit is not None:
             name = f"EmbeddingShardingPlanner, proposals for {options.limit:g} s"
             planners[name] = functools.partial(by_torchrec, limit_s=options.limit)
-        planners["ShardGymPlanner"] = by_shardgym
         for name, plan in planners.items():
             found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
             rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})
     if options.page is not None:
         fill(options.page, "scale", rows, floatfmt=".2f")
-    print(json.dumps(rows, indent=1) if options.json else tabulate(rows, headers="keys", floatfmt=".2f"))
-    return 0
+    print(tabulate(rows, headers="keys", floatfmt=".2f"))
 
 
 def drawn(tables: int, devices: int) -> ShardingTask:
@@ -147,4 +141,4 @@ def _capped(cap_s: int, work: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,53 +1,46 @@
 """Our plans against those of TorchRec's planner, by TorchRec's rating and ours.
 
-    python benchmarks/torchrec_planner.py [--group NAME ...] [--solver NAME ...] [--tasks N] [--devices N ...]
-        [--limit SECONDS] [--losses FILE] [--page FILE] [--json]
+    python benchmarks/torchrec_planner.py [--group NAME ...] [--tasks N] [--limit SECONDS] [--json]
 
 TorchRec plans every task three times: with its defaults, with its perf-sorted partitioner, and, up to 16
 devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types, and
-run side by side, in as many processes as there are cores. TorchRec always plans by its own rating. Ours plan by the
-cost that is compared: the rating, and the model `gpu` for tasks on GPUs or `roofline` for those on CPUs. Models are
-DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that `drawn_tasks.py` draws; 300 tables and suites only
-if they are named. `--limit` is the planner's own `timeout_seconds`, after which it proposes no more: with a thousand
-tables on 128 devices it has thousands of proposals, each of which takes a second. Figures are geometric means over
-tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the
-largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
-tasks where the best of TorchRec's is cheaper than ours, as JSON.
-
-"level" counts tasks on which both are equal to 0.05 %.
+run side by side, in as many processes as there are cores. TorchRec always plans by its own rating. `neuroshard_plus`
+plans by the cost that is compared: the rating, and the model `gpu` for tasks on GPUs or `roofline` for those on CPUs.
+Models are DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that `drawn_tasks.py` draws; 300 tables and
+suites only if they are named. `--limit` is the planner's own `timeout_seconds`, after which it proposes no more: with a
+thousand tables on 128 devices it has thousands of proposals, each of which takes a second. Figures are geometric means
+over tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task"
+the largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none", one on which both
+are equal to 0.05 % under "level".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any, get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
 from drawn_tasks import DRAWN_MODELS, dcnv2, drawn_model, model_with_300_tables
-from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
-from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from shardgym.errors import NO_PLAN
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.plans.plan import Kind
-from shardgym.tasks.suites import suite_names
 
 THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
-OURS = ("neuroshard_plus",)
+OURS = "neuroshard_plus"
 #: TorchRec tries one width after the other, which takes minutes with more devices.
 _MOST_DEVICES_FOR_WIDTHS = 16
 #: Sharding types of tables that are not in tiers.
@@ -57,41 +50,22 @@ _LOSS = 1 + 1e-9
 #: Ratios above this that are no losses are level.
 _LEVEL = 1 - 5e-4
 #: Suites on CPUs.
-_CPU_SUITES = ("dlrm4-v1", "dlrm8-v1", "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
+_CPU_SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
 
 
-def main() -> int:
-    """Run the comparison and print it; returns the exit code."""
+def main() -> None:
+    """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
-    parser.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
     parser.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
-    parser.add_argument(
-        "--devices", type=int, nargs="+", metavar="N", help="of a suite's tasks; any number up to 128 if not given"
-    )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
-    parser.add_argument("--block", default="costs", help="of the page (%(default)s)")
-    parser.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--page", type=Path, help="Markdown page whose block of this name is filled")
-    arguments = parser.parse_args()
-    try:
-        tasks_of = groups(arguments.group, arguments.tasks, arguments.devices)
-        rows, losses = compare(tasks_of, arguments.solver or OURS, arguments.limit)
-        if arguments.losses is not None:
-            arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
-        if arguments.page is not None:
-            fill(arguments.page, arguments.block, rows)
-    except ShardGymError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(rows, indent=1) if arguments.json else tabulate(rows, headers="keys", floatfmt=".3f"))
-    return 0
+    given = parser.parse_args()
+    rows = compare(groups(given.group, given.tasks), given.limit)
+    print(json.dumps(rows, indent=1) if given.json else tabulate(rows, headers="keys", floatfmt=".3f"))
 
 
-def groups(
-    names: Sequence[str] | None, most: int, devices_of_suites: Sequence[int] | None = None
-) -> dict[str, list[ShardingTask]]:
+def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTask]]:
     """Return tasks by group: models on 8 to 128 GPUs, and, if they are named, suites, at most so many tasks of each."""
     makers: dict[str, Callable[[], list[ShardingTask]]] = {}
     for devices in (8, 16, 64, 128):
@@ -102,32 +76,21 @@ def groups(
     for devices in (8, 64):
         makers[f"300 tables, {devices} GPUs"] = lambda devices=devices: [model_with_300_tables(devices)]
     for suite in ("published-v1", "production-v1", *_CPU_SUITES):
-        if suite in suite_names():
-            makers[suite] = lambda suite=suite: spread(load_suite(suite), most, devices_of_suites)
+        makers[suite] = lambda suite=suite: spread(load_suite(suite), most)
     usual = [name for name in makers if name.endswith(" GPUs") and not name.startswith("300")]
     chosen = usual if names is None else [name for name in makers if any(name.startswith(start) for start in names)]
     return {name: makers[name]() for name in chosen}
 
 
-def spread(tasks: Sequence[ShardingTask], most: int, devices: Sequence[int] | None = None) -> list[ShardingTask]:
-    """Return at most so many tasks, spread evenly; those of more than 128 devices, which take long, only if asked for.
-
-    Raises:
-        InputError: no task has so many devices.
-    """
-    possible = [task for task in tasks if (task.num_devices in devices if devices else task.num_devices <= 128)]
-    if not possible:
-        there = sorted({task.num_devices for task in tasks})
-        raise InputError(f"--devices: expected some of {there}, got {list(devices or ())}")
+def spread(tasks: Sequence[ShardingTask], most: int) -> list[ShardingTask]:
+    """Return at most so many tasks, spread evenly, without those of more than 128 devices, which take long."""
+    possible = [task for task in tasks if task.num_devices <= 128]
     return [possible[n] for n in np.unique(np.linspace(0, len(possible) - 1, min(most, len(possible))).astype(int))]
 
 
-def compare(
-    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str], limit_s: float | None = None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a row per group and cost, and the tasks that we lose."""
+def compare(tasks_of: dict[str, list[ShardingTask]], limit_s: float | None = None) -> list[dict[str, Any]]:
+    """Return a row per group and cost."""
     rows: list[dict[str, Any]] = []
-    losses: list[dict[str, Any]] = []
     workers = ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
     with workers, tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
         for group, tasks in tasks_of.items():
@@ -141,16 +104,13 @@ def compare(
                 plans = [(name, plan) for name, future in running.items() if (plan := future.result()) is not None]
                 refused += not plans
                 for cost in costs if plans else ():
-                    own = [solved(name, task, cost.name) for name in ours]
-                    mine = min(total_ms(cost, task, plan) for plan in own if plan is not None)
+                    ours = solved(OURS, task, cost.name)
+                    mine = math.inf if ours is None else total_ms(cost, task, ours)
                     found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
                     ratios[cost.name].append({**found, "best": max(found.values())})
-                    if max(found.values()) > _LOSS:
-                        lost = {"group": group, "task": task.name, "cost": cost.name, "ratio": max(found.values())}
-                        losses.append({**lost, "against": max(found, key=lambda name: found[name])})
                 bar.update()
             rows += [row(group, name, ratios_of_tasks, refused) for name, ratios_of_tasks in ratios.items()]
-    return rows, losses
+    return rows
 
 
 def cost_names(group: str) -> tuple[str, ...]:
@@ -190,4 +150,4 @@ def row(group: str, cost: str, ratios: list[dict[str, float]], refused: int) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

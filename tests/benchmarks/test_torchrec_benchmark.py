@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardgym import load_suite, make_cost, make_solver
-from shardgym.errors import InputError
 
 pytestmark = pytest.mark.repository
 
@@ -16,6 +15,7 @@ pytestmark = pytest.mark.repository
 def planner(script, monkeypatch):
     module = script("torchrec_planner")
     monkeypatch.setattr(module, "THEIRS", ("size_greedy", "lpt"))
+    monkeypatch.setattr(module, "OURS", "dim_greedy")
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda number, mp_context: ThreadPoolExecutor(number))
     return module
 
@@ -26,20 +26,17 @@ def cost_of(solver, task, cost):
 
 def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
     task, rating = load_suite("tiny-v1")[0], make_cost("torchrec_rating")
-    rows, losses = planner.compare({"dlrm4-v1": [task]}, ["dim_greedy"])
+    rows = planner.compare({"dlrm4-v2": [task]})
     assert [row["cost"] for row in rows] == ["torchrec_rating", "roofline"]
     ratios = [cost_of("dim_greedy", task, rating) / cost_of(name, task, rating) for name in planner.THEIRS]
     assert [rows[0]["over size_greedy"], rows[0]["over lpt"]] == pytest.approx(ratios)
     assert rows[0]["over best"] == rows[0]["worst task"] == pytest.approx(max(ratios))
-    assert rows[0]["lost"] == (max(ratios) > 1) == any(loss["cost"] == "torchrec_rating" for loss in losses)
+    assert rows[0]["lost"] == (max(ratios) > 1)
 
 
 def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     published = planner.spread(load_suite("published-v1"), 100)
     assert max(task.num_devices for task in published) == 64
     assert len(planner.spread(load_suite("tiny-v1"), 3)) == 3
-    assert [task.num_devices for task in planner.spread(load_suite("production-v1"), 9, [1024, 512])] == [512, 1024]
-    with pytest.raises(InputError, match=r"--devices: expected some of \[128, 512, 1024\], got \[64\]"):
-        planner.spread(load_suite("production-v1"), 9, [64])
     [task] = planner.groups(["300 tables, 8"], 1)["300 tables, 8 GPUs"]
     assert (task.num_tables, task.num_devices) == (300, 8)

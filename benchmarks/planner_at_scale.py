@@ -54,10 +54,11 @@ def main() -> None:
     rows = []
     for tables in options.tables:
         task = drawn(tables, options.devices)
-        planners = {"EmbeddingShardingPlanner": by_torchrec, "ShardGymPlanner": by_shardgym}
+        planners: dict[str, Callable[[ShardingTask], Any]] = {"EmbeddingShardingPlanner": by_torchrec}
         if options.limit is not None:
             name = f"EmbeddingShardingPlanner, proposals for {options.limit:g} s"
             planners[name] = functools.partial(by_torchrec, limit_s=options.limit)
+        planners["ShardGymPlanner"] = by_shardgym
         for name, plan in planners.items():
             found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
             rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})

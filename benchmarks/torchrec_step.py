@@ -42,8 +42,6 @@ from shardgym.torchrec import model_from_task, to_torchrec
 
 #: Ranks of a host.
 HOST = 2
-#: How a step is timed: by the clock, and by the processor time of a rank's process, gloo's threads included.
-CLOCKS = ("wall", "cpu")
 #: Different batches that steps take in turn.
 BATCHES = 3
 WARMUPS = 2
@@ -107,7 +105,7 @@ def train(
 ) -> None:
     """Train every plan, and the dense part alone, in every round.
 
-    The first rank writes ms by the clock and by processor time of the plans and, last, the dense part; a list for each.
+    The first rank writes ms of the plans and, last, of the dense part.
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -120,7 +118,7 @@ def train(
     )
     batches = make_batches(task, rank, seed)
     jobs = [*plans, None]
-    taken: list[list[list[float]]] = [[] for _ in jobs]
+    taken: list[list[float]] = [[] for _ in jobs]
     order = list(range(len(jobs)))
     shuffle = random.Random(seed)
     for _ in range(rounds):
@@ -131,10 +129,9 @@ def train(
             run = _dense_steps(task) if plan is None else _model_steps(task, plan)
             times = _timed(run, batches, steps)
             dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the slowest rank of each step
-            taken[number].append(times.median(dim=1).values.tolist())
+            taken[number].append(float(times.median()))
     if rank == 0:
-        medians = [[statistics.median(values) for values in zip(*by_round, strict=True)] for by_round in taken]
-        (folder / TIMES).write_text(json.dumps(np.array(medians).T.tolist()))
+        (folder / TIMES).write_text(json.dumps([statistics.median(by_round) for by_round in taken]))
     dist.destroy_process_group()
 
 
@@ -164,23 +161,23 @@ def _dense_steps(task: ShardingTask) -> Any:
 
 
 def _timed(run: Any, batches: list[Any], steps: int) -> torch.Tensor:
-    """Return ms by the clock and by processor time of each step, shape (2, steps)."""
+    """Return ms of each step, shape (steps,)."""
     model, optimizer = run
     loss = nn.BCEWithLogitsLoss()
-    times = torch.zeros(len(CLOCKS), steps, dtype=torch.float64)
+    times = torch.zeros(steps, dtype=torch.float64)
     for step in range(-WARMUPS, steps):
         features, ids, labels = batches[step % BATCHES]
         dist.barrier()
-        wall, cpu = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         optimizer.zero_grad()
         loss(model(features, ids), labels).backward()
         optimizer.step()
         if step >= 0:
-            times[:, step] = 1000 * torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
+            times[step] = 1000 * (time.perf_counter() - start)
     return times
 
 
 def real_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int) -> Floats:
-    """Train all plans in new processes; ms by both clocks, shape (2, plans + 1), dense last."""
+    """Train all plans in new processes; ms, shape (plans + 1,), dense last."""
     # Forked processes have imported TorchRec already, which takes seconds.
     return np.array(in_ranks("fork", train, task, plans, rounds, steps, seed))

@@ -260,7 +260,7 @@ def torchrec_ms(task: ShardingTask, plans: Sequence[ShardingPlan], launch: int) 
     """Return the same as `real_ms` by TorchRec, without the dense part of its model."""
     import torchrec_step
 
-    wall: Floats = torchrec_step.real_ms(task, list(plans), _TORCHREC_ROUNDS, _TORCHREC_STEPS, launch)[0]
+    wall: Floats = torchrec_step.real_ms(task, list(plans), _TORCHREC_ROUNDS, _TORCHREC_STEPS, launch)
     return (wall[:-1] - wall[-1]).tolist()
 
 

@@ -35,21 +35,13 @@ from shardgym.tasks.topology import Topology
 
 @dataclass(frozen=True)
 class Constants:
-    """All that predictions depend on.
-
-    Attributes:
-        kernels: of fused kernels.
-        links: of exchanges.
-        collectives: of reduce-scatters, all-gathers and all-reduces.
-        host: of kernels with rows in the memory of the host.
-        stream_share: of the peak of a data sheet that a stream gets.
-    """
+    """All that predictions depend on."""
 
     kernels: KernelConstants = KERNEL_CONSTANTS
     links: LinkConstants = LINKS
     collectives: CollectiveConstants = COLLECTIVES
     host: HostConstants = HOST
-    stream_share: float = STREAM_SHARE
+    stream_share: float = STREAM_SHARE  #: of the peak of a data sheet that a stream gets
 
 
 def other_kernel(row: Row) -> NotPredicted:
@@ -246,21 +238,13 @@ _DEEPEP_BYTES = 128 * 8 * 7168
 _DEEPEP_DOMAIN = 8
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """Bytes that each GPU sends in an exchange.
+class Exchange(NamedTuple):
+    """Bytes that each GPU sends in an exchange."""
 
-    Attributes:
-        fast: over NVLink.
-        slow: over the network.
-        message: to each peer.
-        busbw: bytes that count for the bandwidth that a source prints.
-    """
-
-    fast: float
-    slow: float
-    message: float
-    busbw: float
+    fast: float  #: over NVLink
+    slow: float  #: over the network
+    message: float  #: to each peer
+    busbw: float  #: that count for the bandwidth that a source prints
 
 
 @functools.lru_cache(maxsize=1024)

@@ -53,41 +53,25 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class Row:
-    """One published measurement.
-
-    Attributes:
-        id: of the row.
-        kind: what was measured.
-        source: who published it; rows of one source are left out together.
-        gpu: as published.
-        card: the preset that it is held against; "" if none fits.
-        op: as published.
-        optimizer: as published.
-        element_bytes: of a weight.
-        bags, rows, tables, columns, pooling: B, E, T, D and L; 0 where unknown.
-        ids: distribution of ids, as published.
-        time_us: 0 where only a bandwidth was published.
-        gbps: 10**9 bytes per second; 0 where only a time was published.
-        note: what else the source says.
-    """
+    """One published measurement."""
 
     id: str
     kind: Kind
-    source: str
-    gpu: str
-    card: str
-    op: str
-    optimizer: str
-    element_bytes: int
-    bags: float
-    rows: float
-    tables: float
-    columns: float
-    pooling: float
-    ids: str
-    time_us: float
-    gbps: float
-    note: str
+    source: str  #: who published it; rows of one source are left out together
+    gpu: str  #: as published
+    card: str  #: the preset that it is held against; "" if none fits
+    op: str  #: as published
+    optimizer: str  #: as published
+    element_bytes: int  #: of a weight
+    bags: float  #: B; like those below 0 where unknown
+    rows: float  #: E
+    tables: float  #: T
+    columns: float  #: D
+    pooling: float  #: L
+    ids: str  #: distribution of ids, as published
+    time_us: float  #: 0 where only a bandwidth was published
+    gbps: float  #: 10**9 bytes per second; 0 where only a time was published
+    note: str  #: what else the source says
 
     @property
     def unique(self) -> float:
@@ -142,9 +126,9 @@ class NotPredicted(Exception):
     """The model says nothing of a row; the text says why."""
 
 
-def read_rows(path: Path = DATA) -> list[Row]:
-    """Return the rows of a file with the columns of `rows.csv`."""
-    with path.open(newline="") as file:
+def read_rows() -> list[Row]:
+    """Return the rows of `rows.csv`."""
+    with DATA.open(newline="") as file:
         return [_row(fields) for fields in csv.DictReader(file)]
 
 

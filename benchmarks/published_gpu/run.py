@@ -1,11 +1,10 @@
 """The GPU model held against published measurements: prediction beside publication, and errors by what was measured.
 
-    python benchmarks/published_gpu/run.py [FILE ...] [--fit] [--page] [--json]
+    python benchmarks/published_gpu/run.py [--fit] [--page]
 
 Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
-to all sources but the row's own. FILEs hold more rows, in the columns of `rows.csv`; they are predicted,
-and nothing is fitted to them. --fit prints the constants that are nearest to the rows; those of the package are such.
---page writes the tables into the README beside it; --json has every row.
+to all sources but the row's own. --fit prints the constants that are nearest to the rows, as those of the package are.
+--page writes the tables into the README beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,8 +24,6 @@ from predictions import Constants, ratios
 from rows import KERNELS, Row, read_rows
 from scipy.stats import kendalltau
 from tabulate import tabulate
-
-from shardgym.errors import InputError, ShardGymError
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- begin: python benchmarks/published_gpu/run.py --page -->"
@@ -46,27 +42,20 @@ class Held(NamedTuple):
     reason: str  #: why nothing is predicted
 
 
-def hold(rows: Sequence[Row], more: Sequence[Row] = ()) -> list[Held]:
-    """Predict published rows, and more rows of theirs or of other sources that nothing is fitted to."""
-    among = [*rows, *more]
-    package = ratios(among, Constants(), among)
+def hold(rows: Sequence[Row]) -> list[Held]:
+    """Predict published rows."""
+    package = ratios(rows, Constants(), rows)
     apart: dict[str, float | str] = {}
     kinds = {kind for kinds, _ in GROUPS.values() for kind in kinds} | {"memory"}
-    for source in dict.fromkeys(row.source for row in among if row.kind in kinds):
+    for source in dict.fromkeys(row.source for row in rows if row.kind in kinds):
         without = fit(rows, source, Constants())
-        apart.update(ratios([r for r in among if r.source == source and r.kind in kinds], without, among))
+        apart.update(ratios([r for r in rows if r.source == source and r.kind in kinds], without, rows))
     held = []
-    for row in among:
-        fitted = package[row.id]
-        left = apart.get(row.id)
-        reason = fitted if isinstance(fitted, str) else ""
-        number = None if isinstance(fitted, str) else fitted
-        held.append(Held(row, number, left if isinstance(left, float) else None, reason))
+    for row in rows:
+        fitted, left = (None if isinstance(of, str) else of for of in (package[row.id], apart.get(row.id)))
+        reason = package[row.id]
+        held.append(Held(row, fitted, left, reason if isinstance(reason, str) else ""))
     return held
-
-
-def _error(ratio: float) -> float:
-    return abs(ratio - 1)
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -81,8 +70,8 @@ def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str
     table = []
     for name, items in sorted(by.items()):
         said = [item for item in items if item.fitted is not None]
-        fitted = [_error(item.fitted) for item in said if item.fitted is not None]
-        apart = [_error(item.apart) for item in said if item.apart is not None]
+        fitted = [abs(item.fitted - 1) for item in said if item.fitted is not None]
+        apart = [abs(item.apart - 1) for item in said if item.apart is not None]
         near = sum(error <= 0.25 for error in apart)
         table.append([name, len(items), len(said), _percent(fitted), _percent(apart), f"{near} of {len(apart)}"])
     columns = [header, "rows", "predicted", "error", "error, source left out", "of these within 25 %"]
@@ -132,44 +121,24 @@ _KIND_OF_GOAL = {
 
 def page_with(text: str, made: str) -> str:
     """Return the text of the page with new tables."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"{PAGE}: expected the lines {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{made}\n\n{END}{tail}"
+    return f"{text[: text.index(BEGIN)]}{BEGIN}\n\n{made}\n\n{text[text.index(END) :]}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="more rows, which nothing is fitted to")
     parser.add_argument("--fit", action="store_true", help="print the constants that are nearest to the rows")
     parser.add_argument("--page", action="store_true", help="write the tables into benchmarks/published_gpu/README.md")
-    parser.add_argument("--json", action="store_true", help="print rows and ratios as JSON")
-    given = parser.parse_args(arguments)
-    try:
-        print(_answer(given))
-    except ShardGymError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def _answer(given: argparse.Namespace) -> str:
+    given = parser.parse_args()
     rows = read_rows()
     if given.fit:
-        return json.dumps(dataclasses.asdict(fit(rows)), indent=1)
-    more = [row for path in given.files for row in read_rows(path)]
-    if given.page and more:
-        raise InputError("--page is of the committed rows: leave the files away")
-    held = hold(rows, more)
+        print(json.dumps(dataclasses.asdict(fit(rows)), indent=1))
+        return
+    made = tables(hold(rows))
     if given.page:
-        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), tables(held)), encoding="utf-8")
-        return f"{PAGE}: written"
-    if given.json:
-        return json.dumps([{**dataclasses.asdict(h.row), **h._asdict(), "row": h.row.id} for h in held], indent=1)
-    return tables(held)
+        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
+    print(made)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

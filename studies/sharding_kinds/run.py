@@ -1,17 +1,14 @@
 """How well costs agree with TorchRec's own steps, for all seven of its sharding types.
 
-    sudo python studies/sharding_kinds/run.py --out DIR [--ranks 2 4] [--links 1000 500] [--rounds N] [--steps N]
+    sudo python studies/sharding_kinds/run.py --out DIR
 
 A small DLRM trains with plans of every type and mixes of them, see `benchmarks/torchrec_step.py`; `fbgemm` measures the
-same plans between the same links.
+same plans between the same links. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The
+agreement of the two halves of the real step is the limit of what any cost can reach.
 
-A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of the rank's process, gloo's
-threads included. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The agreement of the
-two halves of the real step is the limit of what any cost can reach.
-
-DIR/result.csv has a row per number of ranks and plan; what is printed per type and per cost is made of it.
-DIR/versions.json has the versions of the costs. --report measures nothing, and makes the columns of costs that predict
-anew; --links and --batch-size have to be those of the measurement.
+DIR/result.csv has a row per number of ranks and plan, "wall" being the slowest rank's time; what is printed per cost is
+made of it. DIR/versions.json has the versions of the costs. --report measures nothing, and makes the columns of costs
+that predict anew.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import argparse
 import csv
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import numpy as np
 from tabulate import tabulate
-from torchrec_step import CLOCKS, HOST, real_ms
+from torchrec_step import HOST, real_ms
 from validity_report import agreement
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
@@ -45,21 +41,26 @@ TABLES = (
 #: The first so many tables are the large ones, the last so many the small ones.
 LARGE, SMALL = 3, 4
 PASSES = 2
+#: Mbit/s of links by number of ranks; samples of all ranks; rounds of a launch of TorchRec, and timed steps of a round.
+LINKS = {2: 1000, 4: 500}
+BATCH = 8192
+ROUNDS, STEPS = 2, 3
 #: What stands beside `fbgemm`; TorchRec's planner is told the rate of the links.
 MODELS = ("simulator", "roofline", "torchrec_rating")
 
 
-def make_task(ranks: int, rate: float, batch_size: int) -> ShardingTask:
-    """Return the task for so many ranks with links of `rate` bytes per second."""
+def make_task(ranks: int) -> ShardingTask:
+    """Return the task for so many ranks."""
+    rate = LINKS[ranks] * 1e6 / 8
     tables = [
         EmbeddingTable(f"t{n}", rows, width, float(pooling), ZipfIds(s=1.05, q=10.0))
         for n, (rows, width, pooling) in enumerate(TABLES)
     ]
     topology = Topology(
-        ranks, 2**30, fast_domain_size=HOST, interconnect=f"{rate * 8e-6:.0f} Mbit/s", intra_bandwidth=rate,
+        ranks, 2**30, fast_domain_size=HOST, interconnect=f"{LINKS[ranks]} Mbit/s", intra_bandwidth=rate,
         inter_bandwidth=rate, intra_latency_ms=0.0, inter_latency_ms=0.0,
     )  # fmt: skip
-    return ShardingTask(tuple(tables), topology, batch_size, optimizer="exact_sgd", name="sharding-kinds")
+    return ShardingTask(tuple(tables), topology, BATCH, optimizer="exact_sgd", name="sharding-kinds")
 
 
 def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
@@ -152,9 +153,9 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
     return found
 
 
-def fbgemm_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, seed: int) -> dict[str, list[float]]:
+def fbgemm_ms(task: ShardingTask, plans: list[ShardingPlan], seed: int) -> dict[str, list[float]]:
     """Return the ms of each plan by `fbgemm`, and those of its work alone, by new processes."""
-    with make_cost("fbgemm", rounds=rounds, warmups=1, iterations=2, seed=seed, comm="measured") as cost:
+    with make_cost("fbgemm", rounds=2, warmups=1, iterations=2, seed=seed, comm="measured") as cost:
         costs = cost.evaluate(task, plans)
     for of_plan in costs:
         if of_plan.reason is not None:
@@ -176,7 +177,7 @@ def predicted_ms(task: ShardingTask, plans: list[ShardingPlan]) -> Iterator[tupl
         yield name, [np.nan if of_plan.reason is not None else of_plan.total_ms for of_plan in costs]
 
 
-def measure(task: ShardingTask, rounds: int, steps: int, fbgemm_rounds: int) -> list[dict[str, Any]]:
+def measure(task: ShardingTask) -> list[dict[str, Any]]:
     """Return a row per plan: both passes of the real step without its dense part, and of every cost."""
     named = make_plans(task)
     plans = list(named.values())
@@ -184,22 +185,13 @@ def measure(task: ShardingTask, rounds: int, steps: int, fbgemm_rounds: int) -> 
         {"ranks": task.num_devices, "kind": kind, "plan": name, "shards": len(plan.shards)}
         for (kind, name), plan in named.items()
     ]
-
-    def add(what: str, turn: int, values: Sequence[float]) -> None:
-        for row, value in zip(rows, values, strict=True):
-            row[f"{what}/{turn}"] = float(value)
-
     for turn in range(PASSES):
-        begin = time.monotonic()
-        found = real_ms(task, plans, rounds, steps, turn)
-        for clock, ms in zip(CLOCKS, found, strict=True):
-            add(clock, turn, ms[:-1] - ms[-1])
-            add(f"dense {clock}", turn, [ms[-1]] * len(plans))
-        print(f"{task.num_devices} ranks, real steps: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-        begin = time.monotonic()
-        for what, values in fbgemm_ms(task, plans, fbgemm_rounds, turn).items():
-            add(what, turn, values)
-        print(f"{task.num_devices} ranks, fbgemm: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+        wall = real_ms(task, plans, ROUNDS, STEPS, turn)
+        found = {"wall": wall[:-1] - wall[-1], "dense wall": [wall[-1]] * len(plans), **fbgemm_ms(task, plans, turn)}
+        for what, values in found.items():
+            for row, value in zip(rows, values, strict=True):
+                row[f"{what}/{turn}"] = float(value)
+        print(f"{task.num_devices} ranks, pass {turn + 1} of {PASSES}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -216,33 +208,15 @@ def halves(rows: list[dict[str, Any]], what: str) -> Floats:
     return np.array([[float(row[f"{what}/{turn}"]) for row in rows] for turn in range(PASSES)])
 
 
-def by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per type: ms of the real step without the dense part, and every cost over it."""
-    found = []
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        of_kind = [row for row in rows if row["kind"] == kind]
-        wall, dense = halves(of_kind, "wall"), halves(of_kind, "dense wall")
-        table = {"ranks": of_kind[0]["ranks"], "kind": kind, "plans": len(of_kind), "step ms": wall.mean()}
-        table |= {"dense ms": dense.mean(), "cpu ms": halves(of_kind, "cpu").mean()}
-        for cost in ("fbgemm", *MODELS):
-            level = float(np.mean(halves(of_kind, cost).mean(axis=0) / wall.mean(axis=0)))
-            table[f"{cost} / step"] = level if np.isfinite(level) else None
-        found.append(table)
-    return found
-
-
 def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per clock and cost: how it agrees with real steps, over the plans that it knows."""
+    """Return a row per cost: how it agrees with real steps, over the plans that it knows."""
     found = []
-    for clock in CLOCKS:
-        for cost in (clock, "fbgemm", "fbgemm, compute", *MODELS):
-            own, real = halves(rows, cost), halves(rows, clock)
-            known = np.isfinite(own).all(axis=0)
-            name = "the real step" if cost == clock else cost
-            row = {"ranks": rows[0]["ranks"], "step by": clock, "cost": name, "plans": int(known.sum())}
-            if known.sum() > 1:
-                row |= agreement(own[:, known], real[:, known])
-            found.append(row)
+    for cost in ("wall", "fbgemm", "fbgemm, compute", *MODELS):
+        own, real = halves(rows, cost), halves(rows, "wall")
+        known = np.isfinite(own).all(axis=0)
+        name = "the real step" if cost == "wall" else cost
+        row = {"ranks": rows[0]["ranks"], "cost": name, "plans": int(known.sum())}
+        found.append(row | (agreement(own[:, known], real[:, known]) if known.sum() > 1 else {}))
     return found
 
 
@@ -250,36 +224,19 @@ def main() -> None:
     """Measure, and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of result.csv")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=[2, 4], help="(%(default)s)")
-    parser.add_argument(
-        "--links", type=int, nargs="+", default=[1000, 500], help="Mbit/s, for each number of ranks (%(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=2, help="of each of two launches of TorchRec (%(default)s)")
-    parser.add_argument("--steps", type=int, default=3, help="of a round, after two that do not count (%(default)s)")
-    parser.add_argument("--fbgemm-rounds", type=int, default=2, help="of each of two evaluations (%(default)s)")
-    parser.add_argument("--batch-size", type=int, default=8192, help="of all ranks (%(default)s)")
     parser.add_argument("--report", action="store_true", help="measure nothing, but price the measured plans anew")
     given = parser.parse_args()
-    path = given.out / "result.csv"
-    if len(given.links) != len(given.ranks):
-        parser.error(f"--links: expected {len(given.ranks)} rates, one for each of --ranks, got {len(given.links)}")
-    tasks = {
-        ranks: make_task(ranks, links * 1e6 / 8, given.batch_size)
-        for ranks, links in zip(given.ranks, given.links, strict=True)
-    }
+    path, kept = given.out / "result.csv", given.out / "versions.json"
     versions = {name: make_cost(name).version for name in ("fbgemm", *MODELS)}
-    rows: list[dict[str, Any]] = []
+    tasks = {ranks: make_task(ranks) for ranks in LINKS}
     if given.report:
         with path.open(newline="", encoding="utf-8") as file:
-            rows += csv.DictReader(file)
-        if {int(row["ranks"]) for row in rows} != set(tasks):
-            parser.error(f"--ranks: {given.ranks}, expected those of {path}, as all its plans are priced anew")
-        versions["fbgemm"] = json.loads(path.with_name("versions.json").read_text(encoding="utf-8"))["fbgemm"]
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+        versions["fbgemm"] = json.loads(kept.read_text(encoding="utf-8"))["fbgemm"]
     else:
         if reason := namespaces.why_not():
             parser.error(reason)
-        for task in tasks.values():
-            rows += measure(task, given.rounds, given.steps, given.fbgemm_rounds)
+        rows = [row for task in tasks.values() for row in measure(task)]
     groups = [[row for row in rows if int(row["ranks"]) == ranks] for ranks in tasks]
     for group, task in zip(groups, tasks.values(), strict=True):
         add_predictions(group, task)
@@ -290,10 +247,9 @@ def main() -> None:
         writer.writerows(
             {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
         )
-    path.with_name("versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
-    for table in (by_kind, by_cost):
-        found = [row for group in groups for row in table(group)]
-        print(tabulate(found, headers="keys", floatfmt=".2f", tablefmt="github", missingval="-"), end="\n\n")
+    kept.write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
+    found = [row for group in groups for row in by_cost(group)]
+    print(tabulate(found, headers="keys", floatfmt=".2f", tablefmt="github", missingval="-"))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from neuroshard.plus.choices import least_busy
-from neuroshard.plus.linear_model import LARGE, LinearModel, model_beside
+from neuroshard.plus.linear_model import LARGE
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.sharing import Form, Place, Shared
 from shardgym.arrays import Floats, Ints
@@ -27,18 +26,8 @@ _FEW_BACK = 8
 _PIECES = (1, 2, 4, 8)
 
 
-class Change(NamedTuple):
-    """One table changes how it is sharded; to columns, where there is no place."""
-
-    table: int
-    place: Place | None
-
-
 def with_better_kinds(
-    best: Allocation,
-    forms: Sequence[Sequence[Form]],
-    model: LinearModel,
-    search_beside: Callable[[Shared], IteratedLocalSearch],
+    best: Allocation, forms: Sequence[Sequence[Form]], search_beside: Callable[[Shared], IteratedLocalSearch]
 ) -> Allocation:
     """Return what an allocation becomes by changes of one table at a time, each followed by a descent.
 
@@ -48,16 +37,13 @@ def with_better_kinds(
     Args:
         best: to start from.
         forms: in which tables can be shared.
-        model: of the prices.
         search_beside: returns the search over the columns of the tables that are not shared.
     """
     improved = True
     while improved:
         improved = False
-        changed = _changed(best, forms)
-        for units, shared in changed:
-            search = search_beside(shared)
-            other = search.descended(model_beside(model, search.pricing), [units])
+        for units, shared in _changed(best, forms):
+            other = search_beside(shared).descended([units])
             if other.value < best.value * (1 - _LEAST_GAIN):
                 best = other
                 improved = True
@@ -69,11 +55,11 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     """Return what the most promising changes lead to: units of each table on each device, and what is shared."""
     pricing, shared, devices = best.pricing, best.pricing.shared, len(best.units)
     busy_ms = best.compute.sum(axis=1)
-    used = pricing.shards.bytes[pricing.shards.first + best.units].sum(axis=1)
-    room = pricing.memory - used
+    room = pricing.room(best.units)
     slowest = {int(busy_ms.argmax()), int(best.units.sum(axis=1).argmax())}
     tables = np.flatnonzero(best.units[sorted(slowest)].any(axis=0)).tolist()
-    found: list[tuple[Ints, Change, Floats, float]] = []
+    # Of each change the table, its units on each device, its place if it is shared, sums of devices, and a charge.
+    found: list[tuple[int, Ints, list[Place], Floats, float]] = []
     for table in [*tables, *list(shared.places)[: _MOST_BACK if best.units.size <= LARGE else _FEW_BACK]]:
         now = shared.places.get(table)
         nowhere = np.zeros_like(best.units[:, table])
@@ -90,7 +76,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
             sums = left.copy()
             sums[place.devices] += form.vectors
             charge_ms = pricing.byte_ms * float(form.bytes.sum()) / devices
-            found.append((nowhere, Change(table, place), sums, charge_ms))
+            found.append((table, nowhere, [place], sums, charge_ms))
         if now is None:
             continue
         left_ms = pricing.compute(np.maximum(left, 0.0)).sum(axis=1)
@@ -106,19 +92,19 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
                 sums[device] += pricing.vectors[pricing.shards.first[table] + part]
             if (pricing.shards.bytes[pricing.shards.first[table] + placed] <= more_room).all():
                 charge_ms = pricing.byte_ms * float(pricing.row_bytes[pricing.shards.whole[table]]) / devices
-                found.append((placed, Change(table, None), sums, charge_ms))
+                found.append((table, placed, [], sums, charge_ms))
     if not found:
         return []
     values = []
     step = max(1, _NUMBERS_PER_CALL // best.sums.size)
     for start in range(0, len(found), step):
-        sums = np.maximum(np.array([one[2] for one in found[start : start + step]]), 0.0)
+        sums = np.maximum(np.array([one[3] for one in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    charged = np.concatenate(values) + [one[3] for one in found]
-
-    def changed(placed: Ints, change: Change) -> tuple[Ints, Shared]:
+    charged = np.concatenate(values) + [one[4] for one in found]
+    changed = []
+    for n in charged.argsort(kind="stable")[:_TRIED].tolist():
+        table, placed, places, *_ = found[n]
         units = best.units.copy()
-        units[:, change.table] = placed
-        return units, shared.changed([change.table], [] if change.place is None else [change.place])
-
-    return [changed(*found[n][:2]) for n in charged.argsort(kind="stable")[:_TRIED].tolist()]
+        units[:, table] = placed
+        changed.append((units, shared.changed([table], places)))
+    return changed

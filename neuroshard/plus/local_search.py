@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,30 +38,18 @@ _LEAST_GAIN = 1e-4
 
 
 class Allocation:
-    """What devices hold, and what that takes.
-
-    Args:
-        pricing: of the task.
-        units: of each table on each device, shape (D, T).
-
-    Attributes:
-        pricing: as given.
-        units: as given; must not be changed.
-        sums: added vectors of each device, shape (D, V).
-        compute: forward and backward of each device in ms, shape (D, 2).
-        total_ms: predicted cost of the plan; infinite where hosts have no room for it.
-        value: of the objective in ms, likewise.
-    """
+    """What devices hold, and what that takes."""
 
     def __init__(self, pricing: Pricing, units: Ints) -> None:
-        self.pricing = pricing
-        self.units = units
-        self.sums: Floats = pricing.sums(units)
-        self.compute: Floats = pricing.compute(self.sums)
+        self.pricing = pricing  #: of the task
+        self.units = units  #: of each table on each device, shape (D, T); must not be changed
+        self.sums: Floats = pricing.sums(units)  #: added vectors of each device, shape (D, V)
+        self.compute: Floats = pricing.compute(self.sums)  #: forward and backward of each device in ms, shape (D, 2)
         totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
         possible = pricing.has_room(units)
+        #: Predicted cost of the plan in ms; infinite where hosts have no room for it.
         self.total_ms = float(totals[0]) if possible else math.inf
-        self.value = float(values[0]) if possible else math.inf
+        self.value = float(values[0]) if possible else math.inf  #: likewise of the objective
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
         """Return compute and loads of devices after each of some moves, (M, 6) to (M, D, 2) and (M, D, 3)."""
@@ -91,89 +80,62 @@ def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
     return dataclasses.replace(model, device_ms=device_ms)
 
 
+@dataclass(frozen=True)
 class IteratedLocalSearch:
-    """Descents by a linear model, whose results descend further by exact prices.
+    """Descents by a linear model, whose results descend further by exact prices."""
 
-    Args:
-        pricing: of the task.
-        kicks: see `NeuroShardPlus`.
-        budget: of time; may run out in the middle.
-        rng: of the kicks.
-        found: called with every start and every local optimum that memory allows.
+    pricing: Pricing  #: of the task
+    model: LinearModel  #: of the prices
+    kicks: int | None  #: see `NeuroShardPlus`
+    budget: Budget  #: of time; may run out in the middle
+    rng: np.random.Generator  #: of the kicks
+    found: Callable[[Allocation], None]  #: called with every start and every local optimum that memory allows
 
-    Attributes:
-        pricing: as given.
-    """
+    def starts(self) -> list[Ints]:
+        """Descend by the model from the most promising of all constructed placements; return those that memory allows.
 
-    def __init__(
-        self, pricing: Pricing, kicks: int | None, budget: Budget, rng: np.random.Generator,
-        found: Callable[[Allocation], None],
-    ) -> None:  # fmt: skip
-        self.pricing = pricing
-        self._kicks = kicks
-        self._budget = budget
-        self._rng = rng
-        self._found = found
-        size = pricing.shards.task.num_devices + pricing.shards.task.num_tables
-        self._round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(size, _LARGE))
-
-    def starts(self, model: LinearModel) -> list[Ints]:
-        """Descend by a model from the most promising of all constructed placements; return those that memory allows."""
+        Raises:
+            OutOfTime: the budget is spent, like the methods below.
+        """
         ranked: list[tuple[tuple[float, float], Placement]] = []
-        is_large = len(model.memory) * len(model.first) > LARGE
+        is_large = len(self.model.memory) * len(self.model.first) > LARGE
         most = _FEW_DESCENTS if is_large and self.pricing.shared.places else _DESCENTS
-        for placement in constructed(model):
-            self._budget.check()
+        for placement in constructed(self.model):
+            self.budget.check()
             rank = placement.rank()
             if all(rank != other for other, _ in ranked):  # most are the same
                 ranked = sorted([*ranked, (rank, placement)], key=lambda entry: entry[0])[:most]
         for _, placement in ranked:
             finished = False
             while not finished:
-                self._budget.check()
+                self.budget.check()
                 finished, _ = placement.descend(_STEPS)
         return [placement.units for _, placement in ranked if not placement.rank()[0]]
 
-    def descended(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
-        """Descend by exact prices from starts; return the best result.
-
-        Args:
-            model: of the prices.
-            starts: units of each table on each device that memory allows, each of shape (D, T); at least one.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+    def descended(self, starts: Iterable[Ints]) -> Allocation:
+        """Descend by exact prices from starts that memory allows, shape (D, T) each; return the best result."""
         allocations = [self.offer(units) for units in starts]
-        return min((self._polish(model, one) for one in allocations), key=lambda one: one.value)
+        return min((self._polish(one) for one in allocations), key=lambda one: one.value)
 
-    def kicked(self, model: LinearModel, best: Allocation) -> Allocation:
+    def kicked(self, best: Allocation, *, on: bool = False) -> Allocation:
         """Kick an allocation, and what is better after it, until kicks are used up; return the best.
 
-        Raises:
-            OutOfTime: the budget is spent.
+        Where they are not counted, `on` goes on for as long as there is time and they bring anything.
         """
-        if self._kicks is None:
-            return self._kicked(model, best, _DEFAULT_KICKS, _MOST_MOVES)
-        return self._kicked(model, best, self._kicks, math.inf)
-
-    def kicked_on(self, model: LinearModel, best: Allocation) -> Allocation:
-        """Do so for as long as there is time and kicks bring anything, unless their number is set, or time unlimited.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
-        if self._kicks is not None or not self._budget.limited:
+        if on and (self.kicks is not None or not self.budget.limited):
             return best
-        return self._kicked(model, best, math.inf, math.inf)
-
-    def _kicked(self, model: LinearModel, best: Allocation, kicks: float, most_moves: float) -> Allocation:
+        counted = self.kicks is None and not on
+        kicks = _DEFAULT_KICKS if counted else math.inf if self.kicks is None else self.kicks
+        most_moves = _MOST_MOVES if counted else math.inf
+        size = best.units.shape[0] + best.units.shape[1]
+        most = max(1, _KICKS_PER_ROUND * _LARGE // max(size, _LARGE))
         in_vain = 0
         made = 0
         looked_at = 0
         while made != kicks and in_vain < PATIENCE and looked_at < most_moves:
-            count = int(min(self._round_kicks, kicks - made))
-            other, more = self._kick(model, best, count)
+            count = int(min(most, kicks - made))
+            draws = self.rng.random((most, DRAWS_PER_KICK))[:count]
+            other, more = self._kick(best, draws, improve=count == most)
             made += count
             looked_at += more
             in_vain = 0 if other.value < best.value else in_vain + 1
@@ -183,58 +145,49 @@ class IteratedLocalSearch:
     def offer(self, units: Ints) -> Allocation:
         """Report and return an allocation that was found elsewhere."""
         allocation = Allocation(self.pricing, units)
-        self._found(allocation)
+        self.found(allocation)
         return allocation
 
-    def _kick(self, model: LinearModel, best: Allocation, count: int) -> tuple[Allocation, int]:
+    def _kick(self, best: Allocation, draws: Floats, *, improve: bool) -> tuple[Allocation, int]:
         """Kick by the model; return what that leads to by exact prices, and how many moves were looked at.
 
         All numbers of a round are drawn, whatever is better by the model is reported, and only what a whole round leads
         to is improved by exact prices. So a search with fewer kicks is the beginning of one with more, which is never
         worse.
         """
-        self._budget.check()
-        exact_here = corrected(model, best)
-        draws = self._rng.random((self._round_kicks, DRAWS_PER_KICK))[:count]
-        better, looked_at = kick_and_descend(exact_here, best.units, draws)
+        self.budget.check()
+        better, looked_at = kick_and_descend(corrected(self.model, best), best.units, draws)
         if not better:
             return best, looked_at
-        others = [Allocation(self.pricing, units) for units in better]
-        for other in others:
-            self._found(other)
-        if count == self._round_kicks:
-            return self.sampled(self._polish(model, others[-1])), looked_at
-        return others[-1], looked_at
+        other = [self.offer(units) for units in better][-1]
+        return self.sampled(self._polish(other)) if improve else other, looked_at
 
-    def _polish(self, model: LinearModel, allocation: Allocation) -> Allocation:
+    def _polish(self, allocation: Allocation) -> Allocation:
         """Make the moves that the model likes best, as long as they bring anything by exact prices."""
         better: Allocation | None = allocation
         while better is not None:
             allocation = better
             better = None
-            placement = Placement(corrected(model, allocation), allocation.units)
+            placement = Placement(corrected(self.model, allocation), allocation.units)
             for giver in placement.givers():
-                self._budget.check()
+                self.budget.check()
                 move = placement.best_move(giver)
                 better = None if move is None else self._after_best(allocation, move[None])
                 if better is not None:
                     break
-        self._found(allocation)
+        self.found(allocation)
         return allocation
 
     def sampled(self, allocation: Allocation) -> Allocation:
         """Make the best of some random moves by exact prices, as long as one in a few such samples brings anything."""
         in_vain = 0
         while in_vain < _VAIN_SAMPLES:
-            self._budget.check()
-            moves = random_moves(self.pricing, allocation.units, _SAMPLE, self._rng)
-            in_vain += 1
-            if len(moves):
-                better = self._after_best(allocation, moves)
-                if better is not None:
-                    allocation = better
-                    in_vain = 0
-        self._found(allocation)
+            self.budget.check()
+            moves = random_moves(self.pricing, allocation.units, _SAMPLE, self.rng)
+            better = self._after_best(allocation, moves) if len(moves) else None
+            allocation = better or allocation
+            in_vain = 0 if better else in_vain + 1
+        self.found(allocation)
         return allocation
 
     def _after_best(self, allocation: Allocation, moves: Ints) -> Allocation | None:
@@ -265,14 +218,12 @@ def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Gener
         np.where(swaps, tables[back], NONE), np.where(swaps, _part(units[devices[back], tables[back]], rng), 0),
     ])  # fmt: skip
     moves = moves[moves[:, 0] != moves[:, 1]]
-    used = shards.bytes[shards.first + units].sum(axis=1)
-    room = pricing.memory - used
     more = np.zeros((len(moves), 2), dtype=np.int64)
     for table, amount, signs in ((moves[:, 2], moves[:, 3], (-1, 1)), (moves[:, 4], moves[:, 5], (1, -1))):
         for side in (0, 1):
             before = shards.first[table] + units[moves[:, side], table]
             more[:, side] += shards.bytes[before + signs[side] * amount] - shards.bytes[before]
-    return np.asarray(moves[(more <= room[moves[:, :2]]).all(axis=1)], dtype=np.int64)
+    return np.asarray(moves[(more <= pricing.room(units)[moves[:, :2]]).all(axis=1)], dtype=np.int64)
 
 
 def _part(units: Ints, rng: np.random.Generator) -> Ints:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.linear_model import LinearModel, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.sharing import Place, Shared, has_domains
 from shardgym.arrays import Floats, Ints
@@ -209,33 +208,19 @@ def _roots(powers: Floats, squarings: int) -> Floats:
 
 
 class Nodes:
-    """Packs the tables that single nodes hold by rows in an allocation.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-    """
+    """Packs the tables that single nodes hold by rows in an allocation."""
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts) -> None:
         self._size = task.topology.fast_domain_size
         self._prices = node_prices(task, costs)
         self._compute, self._transfers = first_and_last(costs, task)
 
-    def packed_anew(
-        self, best: Allocation, model: LinearModel, search_beside: Callable[[Shared], IteratedLocalSearch]
-    ) -> Allocation:
-        """Return what an allocation becomes by packing and a descent of columns; itself where that brings nothing.
-
-        Args:
-            best: to start from.
-            model: of the prices.
-            search_beside: returns the search over the columns of the tables that are not shared.
-        """
+    def packed_anew(self, best: Allocation, search_beside: Callable[[Shared], IteratedLocalSearch]) -> Allocation:
+        """Return what an allocation becomes by packing and a descent of columns; itself where that brings nothing."""
         shared = self._packed(best)
         if shared is None:
             return best
-        search = search_beside(shared)
-        other = search.descended(model_beside(model, search.pricing), [best.units])
+        other = search_beside(shared).descended([best.units])
         return other if other.value < best.value * (1 - _LEAST_GAIN) else best
 
     def _packed(self, best: Allocation) -> Shared | None:
@@ -261,8 +246,8 @@ class Nodes:
         # What is left of a device that gave everything away is rounding.
         others_ms = pricing.compute(np.maximum(others, 0.0)) @ self._compute.T
         base[:, :2] = others_ms.reshape(-1, size, 2).max(axis=1)
-        used = pricing.shards.bytes[pricing.shards.first + best.units].sum(axis=1)
-        room = (pricing.memory - used).reshape(-1, size).min(axis=1)
+        left = pricing.room(best.units)
+        room = left.reshape(-1, size).min(axis=1)
         sizes = np.array([int(place.form.bytes.max()) for place in held], dtype=np.int64)
         np.add.at(room, [place.first // size for place in held], sizes)
         nodes = packed(loads, base, sizes, room)
@@ -272,5 +257,5 @@ class Nodes:
             if node != place.first // size
         ]
         after = pricing.shared.changed([], moved)
-        fits = (after.bytes + used <= np.array(pricing.shards.task.capacity_bytes)).all()
+        fits = (after.bytes - pricing.shared.bytes <= left).all()
         return after if moved and fits else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from neuroshard.plus import moves
 from neuroshard.plus.linear_model import LARGE, LinearModel
-from neuroshard.plus.moves import BYTES, LOAD, NONE, ROW_MS, WIDTH
+from neuroshard.plus.moves import LOAD, NONE, ROW_MS, WIDTH
 from shardgym.arrays import Floats, Ints
 
 #: Devices that units are given to, the least loaded ones; and of large tasks, where a step costs more.
@@ -34,24 +34,16 @@ _ANY = 2**60
 
 
 class Placement:
-    """What devices hold, priced by a model.
-
-    Args:
-        model: of prices.
-        units: of each table on each device, which are copied, shape (D, T); nothing when None.
-
-    Attributes:
-        units: as given.
-        devices: of each the memory, what it takes if it holds anything, what it takes besides, and what follows from
-            the units: width, bytes, and load, which is what it takes up to the last exchange in ms; shape (D, 6).
-    """
+    """What devices hold, priced by a model: units of each table on each device, copied; nothing when None."""
 
     def __init__(self, model: LinearModel, units: Ints | None = None) -> None:
         count = len(model.memory)
         tables = len(model.first)
         self._model = model.first, model.rows, model.prices
         self._whole = model.units
-        self.units: Ints = np.zeros((count, tables), dtype=np.int64)
+        self.units: Ints = np.zeros((count, tables), dtype=np.int64)  #: shape (D, T)
+        #: Of each the memory, what it takes if it holds anything, what it takes besides, and what follows from the
+        #: units: width, bytes, and load, which is what it takes up to the last exchange in ms; shape (D, 6).
         self.devices: Floats = np.zeros((count, 6))
         self.devices[:, :WIDTH] = np.column_stack([model.memory, model.device_ms, model.shared_ms])
         self._targets = min(_MOST_TARGETS if self.units.size <= LARGE else _FEW_TARGETS, count - 1) + 1
@@ -63,27 +55,9 @@ class Placement:
         self._backs = np.zeros((9, 1 + 4 * tables))
         self.hold(self.units if units is None else units)
 
-    @property
-    def widths(self) -> Floats:
-        """Units of each device, shape (D,)."""
-        return self.devices[:, WIDTH]
-
-    @property
-    def bytes(self) -> Floats:
-        """Bytes of each device, shape (D,)."""
-        return self.devices[:, BYTES]
-
-    @property
-    def load(self) -> Floats:
-        """Load of each device in ms, shape (D,)."""
-        return self.devices[:, LOAD]
-
     def hold(self, units: Ints) -> None:
         """Hold other units, shape (D, T)."""
         self.units[:] = units
-        self._price()
-
-    def _price(self) -> None:
         moves.price(self.units, self.devices, *self._model, 0, len(self.devices), 1)
 
     def rank(self) -> tuple[float, float]:
@@ -132,7 +106,7 @@ class Placement:
         taken: dict[int, float] = {}
         for n in range(1 + int(draws[0] * KICK_MOVES)):
             where, which, table_held, number = draws[1 + (DRAWS_PER_TABLE - 1) * n :][:4].tolist()
-            device = int(self.load.argmax()) if n == 0 or where <= 0.3 else int(which * len(self.devices))
+            device = int(self.devices[:, LOAD].argmax()) if n == 0 or where <= 0.3 else int(which * len(self.devices))
             held = np.flatnonzero(self.units[device])
             if len(held):
                 taken.setdefault(int(held[int(table_held * len(held))]), number)
@@ -148,7 +122,7 @@ class Placement:
             pieces.append((largest_ms * (0.7 + 0.6 * number), [table] * len(sizes), sizes))
         pieces.sort(key=lambda piece: -piece[0])
         self.units[:, list(taken)] = 0
-        self._price()
+        self.hold(self.units)
         tables = np.array([table for _, many, _ in pieces for table in many], dtype=np.int64)
         self.place(tables, np.array([units for *_, sizes in pieces for units in sizes], dtype=np.int64))
 

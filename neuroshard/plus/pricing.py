@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from neuroshard.plus.sharing import Shared, nothing_shared, shards_of
+from neuroshard.plus.sharing import Shared, shards_of, shared
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -41,24 +41,20 @@ class Pricing:
         vectors: one per row of `shards` that ends in its loads, see `AdditiveCosts.vectors`, and zeros for empty rows,
             shape (R, V). So the last entry of a sum is the number of shards. When None: those of `costs`.
 
-    Attributes:
-        shared: tables that devices hold besides; none, until `beside` says something else.
-        byte_ms: what a byte of a device's memory saves, where rows may be in the memory of hosts; else 0.
-        row_bytes: that each row is expected to take of a device's memory, shape (R,).
-
     Raises:
         InputError: `costs` knows no tasks of this kind.
     """
 
-    byte_ms = 0.0
+    byte_ms = 0.0  #: what a byte of a device's memory saves, where rows may be in the memory of hosts
 
     def __init__(self, shards: ShardTable, costs: AdditiveCosts, vectors: Floats | None = None) -> None:
         self.shards = shards
         self.costs = costs
         self._task = costs.add_task(shards.task)
         self.vectors = shards.vectors(costs, np.flatnonzero(shards.columns)) if vectors is None else vectors
-        self.shared = nothing_shared(shards.task, self.vectors.shape[1])
-        self.row_bytes: Ints = shards.bytes
+        #: Tables that devices hold besides.
+        self.shared = shared([], (shards.task.num_devices, self.vectors.shape[1]))
+        self.row_bytes: Ints = shards.bytes  #: that each row is expected to take of a device's memory, shape (R,)
 
     def beside(self, shared: Shared) -> Self:
         """Return the pricing of the other tables' columns, where devices hold these besides."""
@@ -71,10 +67,17 @@ class Pricing:
         """Bytes that columns may take on each device, shape (D,)."""
         return np.array(self.shards.task.capacity_bytes, dtype=np.int64) - self.shared.bytes
 
+    def room(self, units: Ints) -> Ints:
+        """Return the bytes that units of each table on each device, shape (D, T), leave of the memory, shape (D,)."""
+        used: Ints = self.shards.bytes[self.shards.first + units].sum(axis=1)
+        return self.memory - used
+
     @property
     def units(self) -> Ints:
         """Units of each table that are to be placed, shape (T,)."""
-        return np.where(self.shared.tables(len(self.shards.units)), 0, self.shards.units)
+        units = self.shards.units.copy()
+        units[list(self.shared.places)] = 0
+        return units
 
     def compute(self, sums: Floats) -> Floats:
         """Return forward and backward ms of devices, 0 for empty ones, quantized, (..., V) to (..., 2)."""
@@ -127,12 +130,15 @@ class Pricing:
         """Return the added vectors of devices, (D, T) to (D, V)."""
         sums = self.shared.sums.copy()
         devices, tables = np.nonzero(units)
-        if not len(devices):
-            return sums
-        busy = np.flatnonzero(np.diff(devices, prepend=-1))
-        vectors = self.vectors[self.shards.first[tables] + units[devices, tables]]
-        sums[devices[busy]] += np.add.reduceat(vectors, busy, axis=0)
+        if len(devices):
+            busy = np.flatnonzero(np.diff(devices, prepend=-1))
+            sums[devices[busy]] += np.add.reduceat(self.vectors_of(units, devices, tables), busy, axis=0)
         return sums
+
+    def vectors_of(self, units: Ints, devices: Ints, tables: Ints) -> Floats:
+        """Return the vectors of the units, shape (D, T), of some tables on some devices, (n,) each to (n, V)."""
+        vectors: Floats = self.vectors[self.shards.first[tables] + units[devices, tables]]
+        return vectors
 
     def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
         """Return the added vectors of giver and taker after each of some moves, shape (M, 2, V).

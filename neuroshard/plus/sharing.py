@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from shardgym.arrays import Bools, Floats, Ints
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.plans.plan import ShardingPlan
@@ -69,12 +69,6 @@ class Shared(NamedTuple):
     sums: Floats  #: added vectors of each device, shape (D, V)
     bytes: Ints  #: of each device, shape (D,)
 
-    def tables(self, count: int) -> Bools:
-        """Return whether each of so many tables is shared, shape (T,)."""
-        found = np.zeros(count, dtype=np.bool_)
-        found[list(self.places)] = True
-        return found
-
     def changed(self, without: Iterable[int], more: Iterable[Place]) -> Shared:
         """Return other tables: without some, by position, and with more."""
         dropped = {*without}
@@ -85,12 +79,7 @@ class Shared(NamedTuple):
 
 
 def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
-    """Return tables that devices share.
-
-    Args:
-        places: at most one for each table.
-        shape: of the sums, devices and entries of a vector.
-    """
+    """Return tables that devices share, at most one place for each, and sums of such a shape, (D, V)."""
     ordered = sorted(places, key=lambda place: place.form.table)
     sums = np.zeros(shape)
     sizes = np.zeros(shape[0], dtype=np.int64)
@@ -183,26 +172,24 @@ def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: b
 def shards_of(task: ShardingTask, place: Place) -> list[Shard]:
     """Return the shards of a table that devices share."""
     form = place.form
+    table = task.tables[form.table]
+    if form.kind == "data_parallel":
+        return [Shard.whole(table, *range(task.num_devices))]
+    if form.kind == "grid_shard":
+        domain = task.topology.fast_domain_size
+        width = table.embedding_dim * domain // task.num_devices
+        shards = [
+            Shard(table.name, shard.rows, (node * width, (node + 1) * width), shard.devices)
+            for node in range(task.num_devices // domain)
+            for shard in even_rows(table, domain, node * domain)
+        ]
+    else:
+        shards = even_rows(table, len(form.bytes), place.first)
     if form.compute_kernel == "fused":
-        return _fused_shards_of(task, place)
+        return shards
     return [
         dataclasses.replace(shard, compute_kernel=form.compute_kernel, cache_load_factor=form.cache_load_factor)
-        for shard in _fused_shards_of(task, place)
-    ]
-
-
-def _fused_shards_of(task: ShardingTask, place: Place) -> list[Shard]:
-    table = task.tables[place.form.table]
-    if place.form.kind == "data_parallel":
-        return [Shard.whole(table, *range(task.num_devices))]
-    if place.form.kind != "grid_shard":
-        return even_rows(table, len(place.form.bytes), place.first)
-    domain = task.topology.fast_domain_size
-    width = table.embedding_dim * domain // task.num_devices
-    return [
-        Shard(table.name, shard.rows, (node * width, (node + 1) * width), shard.devices)
-        for node in range(task.num_devices // domain)
-        for shard in even_rows(table, domain, node * domain)
+        for shard in shards
     ]
 
 
@@ -240,21 +227,10 @@ def row_blocks(table: EmbeddingTable, devices: int) -> Sequence[int]:
 
 
 def even_rows(table: EmbeddingTable, devices: int, first: int = 0) -> list[Shard]:
-    """Return a table cut into such pieces, one for each device.
-
-    Args:
-        table: to be cut.
-        devices: their number; they are consecutive.
-        first: of these devices.
-    """
+    """Return a table cut into such pieces, one for each of so many devices from the first one on."""
     columns = (0, table.embedding_dim)
     ends = np.cumsum(row_blocks(table, devices)).tolist()
     return [
         Shard.unchecked(table=table.name, rows=(start, end), columns=columns, devices=(device,))
         for device, (start, end) in enumerate(zip([0, *ends], ends, strict=False), first)
     ]
-
-
-def nothing_shared(task: ShardingTask, length: int) -> Shared:
-    """Return no tables; `length` is that of a vector."""
-    return shared([], (task.num_devices, length))

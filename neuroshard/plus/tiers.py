@@ -13,11 +13,10 @@ import numpy as np
 
 from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
-from neuroshard.row_splits import Split, added_ms
+from neuroshard.row_splits import Split, added_ms, keys_on_one_device
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.shard_keys import shard_key
 from shardgym.costs.ties import BITS, rounded
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, Shard
@@ -89,16 +88,7 @@ class TieredShards(ShardTable):
 
     def _vectors(self, costs: AdditiveCosts) -> Floats:
         """Return the vectors of all ways, described together; zeros for empty rows."""
-        templates = [
-            [
-                [
-                    shard_key(self.task, shard)._replace(summed_on_device=len(split.shards) > 1)
-                    for shard in split.shards
-                ]
-                for split in of_table
-            ]
-            for of_table in self.splits
-        ]  # fmt: skip
+        templates = [[keys_on_one_device(self.task, split.shards) for split in of_table] for of_table in self.splits]
         keys = []
         ways = []
         for row in np.flatnonzero(self.columns).tolist():
@@ -118,14 +108,7 @@ def fill_device(
 ) -> None:  # fmt: skip
     """Choose a way for each row on a device: memory goes to where it saves the most time per byte, as long as it lasts.
 
-    Args:
-        rows: on the device, shape (n,).
-        room: bytes of its memory.
-        first_way: see `TieredShards`, like the next two.
-        way_bytes: likewise.
-        gain: likewise.
-        chosen: is overwritten by the ways, shape (n,) at least.
-        full: is overwritten, likewise.
+    `first_way`, `way_bytes` and `gain` are those of `TieredShards`; `chosen` is overwritten by the ways, like `full`.
     """
     for n in range(len(rows)):
         chosen[n] = first_way[rows[n]]
@@ -152,16 +135,7 @@ def fill_device(
 def fill_devices(
     units: Ints, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints, gain: Floats
 ) -> Ints:  # fmt: skip
-    """Return the way of each table on each device, -1 where it holds none of it, shape (D, T).
-
-    Args:
-        units: of each table on each device, shape (D, T).
-        memory: bytes of each device.
-        first: row of each table's empty shard, see `ShardTable`.
-        first_way: see `fill_device`, like the others.
-        way_bytes: likewise.
-        gain: likewise.
-    """
+    """Return the way of each table on each device by `fill_device`, -1 where it holds none of it, (D, T) to (D, T)."""
     found = np.full(units.shape, -1, dtype=np.int64)
     chosen = np.empty(units.shape[1], dtype=np.int64)
     full = np.empty(units.shape[1], dtype=np.int64)
@@ -180,18 +154,9 @@ def sums_of_moves(
     moves: Ints, units: Ints, shared: Floats, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints,
     gain: Floats, vectors: Floats,
 ) -> Floats:  # fmt: skip
-    """Return the sums of giver and taker after each move, their memory filled anew, shape (M, 2, V).
+    """Return the sums of giver and taker after each move, their memory filled anew, (M, 6) to (M, 2, V).
 
-    Args:
-        moves: see `Shortlist`, shape (M, 6).
-        units: before the move, shape (D, T).
-        shared: what devices hold besides, shape (D, V).
-        memory: see `fill_devices`, like the next four.
-        first: likewise.
-        first_way: likewise.
-        way_bytes: likewise.
-        gain: likewise.
-        vectors: of ways, shape (W, V).
+    Args are those of `fill_devices`, `units` before the move, what devices share, (D, V), and vectors of ways, (W, V).
     """
     sums = np.empty((len(moves), 2, vectors.shape[1]))
     chosen = np.empty(units.shape[1], dtype=np.int64)
@@ -252,15 +217,9 @@ class TieredPricing(Pricing):
             found = np.where(units > 0, first + least, -1)
         return found
 
-    def sums(self, units: Ints) -> Floats:
+    def vectors_of(self, units: Ints, devices: Ints, tables: Ints) -> Floats:
         """See `Pricing`."""
-        sums = self.shared.sums.copy()
-        ways = self.ways(units)
-        devices, tables = np.nonzero(units)
-        if len(devices):
-            busy = np.flatnonzero(np.diff(devices, prepend=-1))
-            sums[devices[busy]] += np.add.reduceat(self.shards.way_vectors[ways[devices, tables]], busy, axis=0)
-        return sums
+        return self.shards.way_vectors[self.ways(units)[devices, tables]]
 
     def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
         """See `Pricing`; shards of tables that also lie on other devices keep their ways there."""

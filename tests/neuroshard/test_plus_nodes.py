@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from neuroshard.plus.linear_model import linear_model
+from neuroshard.plus.linear_model import linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.nodes import Nodes, node_loads, node_prices, packed
 from neuroshard.plus.pricing import Pricing
@@ -63,14 +63,14 @@ def all_on_the_first_node(task: ShardingTask, cost) -> Allocation:
 
 
 def packed_anew(task: ShardingTask, cost, allocation: Allocation) -> Allocation:
-    pricing = allocation.pricing
+    model = linear_model(allocation.pricing, [np.ones_like(allocation.units)])
 
     def search_beside(shared):
+        pricing = allocation.pricing.beside(shared)
         rng = np.random.default_rng(0)
-        return IteratedLocalSearch(pricing.beside(shared), None, Budget(None), rng, lambda _: None)
+        return IteratedLocalSearch(pricing, model_beside(model, pricing), None, Budget(None), rng, lambda _: None)
 
-    model = linear_model(pricing, [np.ones_like(allocation.units)])
-    return Nodes(task, cost.additive()).packed_anew(allocation, model, search_beside)
+    return Nodes(task, cost.additive()).packed_anew(allocation, search_beside)
 
 
 @pytest.mark.parametrize("name", COSTS)

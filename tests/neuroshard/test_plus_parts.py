@@ -10,7 +10,7 @@ from random_tasks import random_task
 
 from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
 from neuroshard.plus.local_search import Allocation, corrected, random_moves
-from neuroshard.plus.moves import NONE
+from neuroshard.plus.moves import BYTES, LOAD, NONE, WIDTH
 from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, cut_and_place, kick_and_descend
 from neuroshard.plus.pricing import SOFTNESS, Pricing, excess
 from neuroshard.plus.searches import examples_of
@@ -190,7 +190,7 @@ def test_pieces_pay_for_width_when_it_has_a_price():
     for widest_ms, widths in ((0.0, [1, 18]), (4.0, [16, 3])):
         model = model_of([4, 64, 8], [3.0, 2.0, 1.5], [2**20] * 2, widest_ms=widest_ms)
         placement = cut_and_place(model, np.inf, 2**60, 2**60, 0.0)
-        assert placement.widths.tolist() == widths
+        assert placement.devices[:, WIDTH].tolist() == widths
 
 
 def test_what_fits_nowhere_whole_is_cut_to_fit():
@@ -199,14 +199,14 @@ def test_what_fits_nowhere_whole_is_cut_to_fit():
     for placement in constructed(model):
         assert placement.rank()[0] == 0
         assert placement.units.sum(axis=0).tolist() == [2, 2]
-        assert placement.bytes.tolist() == [48, 16]
+        assert placement.devices[:, BYTES].tolist() == [48, 16]
 
 
 def test_constructed_placements_hold_every_unit_and_say_what_is_too_much():
     model = model_of([8, 8], [1.0, 1.0], [32, 31])
     for placement in constructed(model):
         assert placement.units.sum(axis=0).tolist() == [2, 2]
-        assert placement.rank()[0] == np.maximum(placement.bytes - [32, 31], 0).sum() > 0
+        assert placement.rank()[0] == np.maximum(placement.devices[:, BYTES] - [32, 31], 0).sum() > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -218,7 +218,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     allocation = Allocation(pricing, random_units(shards, rng))
     model = corrected(linear_model(pricing, examples_of(pricing)), allocation)
     placement = Placement(model, allocation.units)
-    best = placement.best_move(int(placement.load.argmax()))
+    best = placement.best_move(int(placement.devices[:, LOAD].argmax()))
     moves = np.array([best, *random_moves(pricing, allocation.units, 64, rng)])
     assert {*np.sign(moves[:, 4]).tolist()} >= {NONE, 1}, "no transfers, or no swaps"
     assert Placement(model, allocation.moved(best).units).rank() < placement.rank()
@@ -247,7 +247,7 @@ def test_descents_balance_loads(units, after):
     model = model_of(widths, [width / 4 for width in widths], [2**20] * 2)
     placement = Placement(model, units)
     assert placement.descend()[0]
-    assert np.abs(placement.load - after).max() <= 1.0
+    assert np.abs(placement.devices[:, LOAD] - after).max() <= 1.0
 
 
 def test_descents_make_room_first():
@@ -264,7 +264,7 @@ def test_a_descent_says_that_it_needs_more_moves():
     placement = Placement(model, np.array([[4] * 6, [0] * 6, [0] * 6]))
     assert not placement.descend(1)[0]
     assert placement.descend()[0]
-    assert placement.widths.tolist() == [8, 8, 8]
+    assert placement.devices[:, WIDTH].tolist() == [8, 8, 8]
 
 
 def test_kicks_cut_anew_and_only_what_is_better_stays():

@@ -31,13 +31,7 @@ class Terminated(BaseException):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called.
-
-    Args:
-        name: of the group.
-        commands: where each command is, `module:function`, and its summary, so that the group's help imports none.
-        **options: those of `click.Group`.
-    """
+    """A group whose commands are imported when they are called: `commands` are `module:function` and a summary."""
 
     def __init__(self, name: str, commands: Mapping[str, tuple[str, str]], **options: Any) -> None:
         super().__init__(name, no_args_is_help=False, **options)
@@ -86,7 +80,7 @@ ROOT = LazyGroup(
         "collect": ("training:collect", "Measure what simulators are trained on."),
         "pretrain": ("training:pretrain", "Train the simulator on measured samples."),
         "fit": ("training:fit", "Train a learned solver and write its weights."),
-        "doctor": ("checks:doctor", "Say what this machine can measure."),
+        "doctor": ("doctor:doctor", "Say what this machine can measure."),
     },
     help="Benchmark for embedding-table sharding, measured with real kernels.",
     epilog="'shardgym COMMAND --help' explains a command. Every command takes --json. "
@@ -97,14 +91,7 @@ click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(vers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: arguments without the program's name; those of the process when None.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command and return the exit code; `argv` is without the program's name, None for the process's own."""
     for name in ("stdout", "stderr"):
         # A process that was started without a stream (`>&-`) writes to nowhere.
         if getattr(sys, name) is None:

@@ -7,9 +7,11 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import click
+
+from shardgym.cli.common import answer, json_option
 from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
 from shardgym.errors import error_text, install_command
@@ -24,73 +26,56 @@ _MODULES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Versions, hardware and missing parts."""
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> int:
+    """Say what this machine can measure.
 
-    versions: dict[str, str]
-    #: Of the checkout, "" when not run from one.
-    commit: str
-    #: Tag of times that are measured on this machine's cores.
-    hardware: str
-    #: Kernels that NumPy's BLAS has chosen, which decide how predictions are rounded.
-    blas: str
-    cores: int
-    free_bytes: int
-    #: Name and memory of every GPU that torch sees.
-    gpus: list[dict[str, Any]] = field(default_factory=list)
-    #: Why exchanges between processes are modelled and not measured; "" where links can be shaped.
-    no_links: str = ""
-    #: Why training steps cannot run on the CPU, and on the GPUs; "" when they can.
-    problem: str = ""
-    cuda_problem: str = ""
-    missing_extras: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether FBGEMM kernels can be measured on this machine."""
-        return not self.problem
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis JSON-ready."""
-        return {"ok": self.ok, **asdict(self)}
-
-    def lines(self) -> list[str]:
-        """Return the diagnosis as lines of text."""
-        links = f"{namespaces.SLOWEST_LINK:.3g} to {namespaces.FASTEST_LINK:.3g} bytes/s"
-        facts = {
-            **self.versions,
-            "commit": self.commit or "not run from a checkout",
-            "hardware tag": self.hardware,
-            "BLAS": self.blas,
-            "cores": f"{self.cores}: tasks of up to {RANKS_PER_CORE * self.cores} devices can be measured",
-            "free memory": f"{self.free_bytes / 2**30:.1f} GiB",
-            **{f"GPU {i}": f"{gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB" for i, gpu in enumerate(self.gpus)},
-            "steps on cpu": f"not measured: {self.problem}" if self.problem else "measured",
-            "exchanges on cpu": f"modelled: {self.no_links}" if self.no_links else f"measured over links of {links}",
-        }
-        if self.gpus or self.cuda_problem:
-            facts["steps on cuda"] = f"not measured: {self.cuda_problem}" if self.cuda_problem else "measured"
-        if self.problem or self.cuda_problem:
-            facts["remedy"] = "each fbgemm-gpu fits one torch: install both by the extra 'cpu' or 'gpu'"
-        for extra in self.missing_extras:
-            facts[f"without {extra}"] = install_command(extra)
-        return [f"{name:<18}{text}" for name, text in facts.items()]
+    Cores, memory, GPUs, versions, whether torch and FBGEMM fit together, and which extras are missing. Exit code 1
+    when FBGEMM kernels cannot be measured here; everything that does not measure works all the same.
+    """
+    found = diagnose()
+    answer(as_json, found, "\n".join(f"{name:<18}{text}" for name, text in describe(found).items()))
+    return 0 if found["ok"] else 1
 
 
-def diagnose() -> Diagnosis:
+def diagnose() -> dict[str, Any]:
     """Examine the machine. Torch and FBGEMM are loaded in another process, which may crash without harm."""
-    return Diagnosis(
-        versions=versions(),
-        commit=commit(),
-        hardware=cpu_tag(),
-        blas=blas_kernels(),
-        cores=len(usable_cores()),
-        free_bytes=available_bytes(),
-        no_links=namespaces.why_not(),
-        missing_extras=[extra for extra, module in _MODULES.items() if importlib.util.find_spec(module) is None],
-        **_run_probe(),
-    )
+    probed = _run_probe()
+    return {
+        "ok": not probed["problem"],
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": cpu_tag(),
+        "blas": blas_kernels(),  # which decide how predictions are rounded
+        "cores": len(usable_cores()),
+        "free_bytes": available_bytes(),
+        "no_links": namespaces.why_not(),
+        "missing_extras": [extra for extra, module in _MODULES.items() if importlib.util.find_spec(module) is None],
+        **probed,
+    }
+
+
+def describe(found: dict[str, Any]) -> dict[str, str]:
+    """Return what was found as text by topic."""
+    links = f"measured over links of {namespaces.SLOWEST_LINK:.3g} to {namespaces.FASTEST_LINK:.3g} bytes/s"
+    gpus, problem, cuda_problem = found["gpus"], found["problem"], found["cuda_problem"]
+    texts = {
+        **found["versions"],
+        "commit": found["commit"] or "not run from a checkout",
+        "hardware tag": found["hardware"],
+        "BLAS": found["blas"],
+        "cores": f"{found['cores']}: tasks of up to {RANKS_PER_CORE * found['cores']} devices can be measured",
+        "free memory": f"{found['free_bytes'] / 2**30:.1f} GiB",
+        **{f"GPU {i}": f"{gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB" for i, gpu in enumerate(gpus)},
+        "steps on cpu": f"not measured: {problem}" if problem else "measured",
+        "exchanges on cpu": f"modelled: {found['no_links']}" if found["no_links"] else links,
+    }
+    if gpus or cuda_problem:
+        texts["steps on cuda"] = f"not measured: {cuda_problem}" if cuda_problem else "measured"
+    if problem or cuda_problem:
+        texts["remedy"] = "each fbgemm-gpu fits one torch: install both by the extra 'cpu' or 'gpu'"
+    return texts | {f"without {extra}": install_command(extra) for extra in found["missing_extras"]}
 
 
 def _run_probe() -> dict[str, Any]:
@@ -99,19 +84,20 @@ def _run_probe() -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return {"problem": f"torch and FBGEMM did not load within {_PROBE_TIMEOUT_S} s"}
-    if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
-    if done.returncode < 0:  # the last line of stderr would be an unrelated warning
-        last = f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
+        reason = f"no answer within {_PROBE_TIMEOUT_S} s"
     else:
-        last = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
-    return {"problem": f"torch and FBGEMM do not load: {last}"}
+        if done.returncode == 0:
+            found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            return found
+        if done.returncode < 0:  # the last line of stderr would be an unrelated warning
+            reason = f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
+        else:
+            reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+    return {"gpus": [], "problem": f"torch and FBGEMM do not load: {reason}", "cuda_problem": ""}
 
 
 def probe() -> dict[str, Any]:
-    """Return the fields of `Diagnosis` that torch and FBGEMM tell; a wrong pair of versions may crash the process."""
+    """Return what torch and FBGEMM tell: GPUs, and why steps cannot run on the CPU and on them, "" where they can."""
     import torch
 
     gpus: list[dict[str, Any]] = []

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shardgym.cli import INTERRUPTED
-from shardgym.cli.common import (
-    NOTATION,
-    Command,
-    OneOf,
-    engine_options,
-    folder,
-    json_option,
-    natural,
-    parse_spec,
-    positive,
-    positive_number,
-    print_json,
-    say,
-)
-from shardgym.engines import make_engine
-from shardgym.errors import InputError
+from shardgym.cli.common import ABOVE_0, NOTATION, answer, aside, json_option, parse_spec, say, takes_engine
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation import verify as verify_records
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
+from shardgym.evaluation.result import RECORDS, Result, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify import RULE
@@ -38,8 +22,7 @@ from shardgym.leaderboard import BASE, load_boards, rank, render
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
-from shardgym.progress import log_to_stderr
-from shardgym.tasks.suites import Suite, load_suite, suite_names
+from shardgym.tasks.suites import Suite, load_suite
 from shardgym.tasks.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
@@ -47,54 +30,35 @@ TABLE = "table.md"
 HTML = "html"
 
 
-@click.command("run", cls=Command)
+@click.command("run")
+@click.option("--suite", "suite_name", required=True, metavar="NAME", help="Name of a suite, or a suite file.")
 @click.option(
-    "--suite", "suite_name", required=True, metavar="NAME", type=OneOf("suite", suite_names(), " or a suite file"),
-    help="Name of a suite, or a suite file.",
-)  # fmt: skip
-@click.option(
-    "--solver",
-    "solvers",
-    multiple=True,
-    metavar="NAME",
+    "--solver", "solvers", multiple=True, metavar="NAME",
     help=f"[LABEL=]{NOTATION}, registered name or module:Class; repeat for several, with labels if names are the same "
     f"(default: the suite's, else {', '.join(DEFAULT_SOLVERS)}).",
-)
-@click.option(
-    "--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); 'simulator' for the simulated track."
-)
-@click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
-@click.option("--out", type=folder, help="Where the records go (default: results/SUITE-JUDGE).")
-@click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
-@click.option("--seed", "seeds", type=natural, multiple=True, help="Given to solvers; repeat for several (default: 0).")
-@click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to solvers that take one.")
-@click.option(
-    "--timeout", type=positive_number, default=TIMEOUT_S, metavar="SECONDS",
-    help="A solver that takes longer for a plan is stopped.",
 )  # fmt: skip
+@click.option("--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); simulator is another.")
+@click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
+@click.option("--out", type=click.Path(file_okay=False), help="Where records go (default: results/SUITE-JUDGE).")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
+@click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Given to solvers.")
+@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Given to solvers that take one.")
+@click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops a solver.")
 @click.option(
     "--isolate/--no-isolate", default=None,
     help="Each solver in a process of its own, or all in this one, for debuggers (default: where there is fork).",
 )  # fmt: skip
-@click.option("--resume", type=OneOf("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
-@engine_options
+@click.option("--resume", type=click.Choice([*map(str, Resume)]), default="missing")
+@takes_engine
 @json_option
 def run(
     suite_name: str,
     solvers: tuple[str, ...],
     cost: str | None,
     oracle: str | None,
-    out: Path | None,
-    limit: int | None,
-    seeds: tuple[int, ...],
-    time_limit: float | None,
-    timeout: float,
-    isolate: bool | None,
-    resume: str,
-    engine: str,
-    workers: int | None,
-    address: str | None,
+    out: str | None,
     as_json: bool,
+    **settings: Any,
 ) -> int:
     """Run solvers on a suite and rank them.
 
@@ -102,9 +66,8 @@ def run(
     scores all plans of the task together. Where judge and oracle are the same model (roofline for both), the
     comparison is circular, and the table says so. One record per task, solver and seed is appended to
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
-    continues. At the end the ranked table is printed and written to FOLDER/table.md.
-
-    Tables are relative to lpt, which runs with any solvers.
+    continues. At the end the ranked table is printed and written to FOLDER/table.md. It is relative to lpt, which runs
+    with any solvers.
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
@@ -122,50 +85,21 @@ def run(
     """
     suite = load_suite(suite_name)
     track = _choose_track(suite, cost, oracle)
-    out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
+    folder = Path(out or f"results/{suite.name}-{track.judge.cost.replace(':', '.')}")
     specs = [_solver_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
     asked = {spec.title for spec in specs}
     if BASE not in asked:
         # Tables are relative to its costs, and a task that a solver fails counts its plan.
         specs.append(SolverSpec(BASE))
-    try:
-        # What a solver prints is not part of the result.
-        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-            results = evaluate(
-                suite,
-                specs,
-                out=out,
-                track=track,
-                seeds=list(seeds) or [0],
-                limit=limit,
-                resume=resume,
-                time_limit_s=time_limit,
-                timeout_s=timeout,
-                isolate=isolate,
-                engine=make_engine(engine, workers=workers, address=address),
-                progress=not as_json,
-            )
-    except KeyboardInterrupt:
-        say(_how_to_continue(out))
-        return INTERRUPTED
-    return _report(results, asked, out, as_json)
+    with aside(as_json):
+        results = evaluate(suite, specs, out=folder, track=track, progress=not as_json, **settings)
+    return _report(results, asked, folder, as_json)
 
 
 def _solver_spec(text: str) -> SolverSpec:
-    """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
-
-    Raises:
-        InputError: as `parse_spec`, nothing stands before or after the first "=", or a class before it.
-    """
-    first, comma, rest = text.partition(",")
-    label, equals, name = first.partition("=")
-    if not equals:
-        return SolverSpec(*parse_spec(text))
-    if not label or not name:
-        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
-    if ":" in label:  # module:Class(KEY=VALUE), module:Class KEY=VALUE
-        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}: a comma goes before every setting")
-    return SolverSpec(*parse_spec(name + comma + rest), label)
+    """Read e.g. "narrow=neuroshard,beam_width=1": a label, which may be left out, and what it stands for."""
+    labelled = re.fullmatch(r"([^,:=]+)=(.*)", text, re.DOTALL)
+    return SolverSpec(*parse_spec(labelled[2] if labelled else text), labelled[1] if labelled else "")
 
 
 def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_json: bool) -> int:
@@ -177,16 +111,13 @@ def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_jso
     if (out / ERRORS).exists():
         files["tracebacks"] = str(out / ERRORS)
     failures = [r for r in results if r.status in ("error", "unmeasured")]
-    if as_json:
-        print_json({"rankings": [to_dict(r) for r in rankings], "files": files, "failures": len(failures)})
-    else:
-        print(render(rankings))
-        lacking = [r for r in results if r.status != "ok"]
-        for (solver, status), times in Counter((r.solver, r.status) for r in lacking).items():
-            first = next(r for r in lacking if (r.solver, r.status) == (solver, status))
-            more = f"; {times - 1} more {status}, see {records}" if times > 1 else ""
-            say(f"shardgym: {solver} on task {first.task_index}, {status}: {first.reason}{more}")
-        print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
+    page = {"rankings": [to_dict(r) for r in rankings], "files": files, "failures": len(failures)}
+    answer(as_json, page, "\n".join([render(rankings), "", *(f"{what}: {path}" for what, path in files.items())]))
+    lacking = [] if as_json else [r for r in results if r.status != "ok"]
+    for (solver, status), times in Counter((r.solver, r.status) for r in lacking).items():
+        first = next(r for r in lacking if (r.solver, r.status) == (solver, status))
+        more = f"; {times - 1} more {status}, see {records}" if times > 1 else ""
+        say(f"shardgym: {solver} on task {first.task_index}, {status}: {first.reason}{more}")
     return 1 if failures or not any(r.status == "ok" and r.solver in asked for r in results) else 0
 
 
@@ -198,33 +129,17 @@ def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
     return Track(judge_choice, track.oracle if oracle is None else CostChoice(*parse_spec(oracle)))
 
 
-def _how_to_continue(out: Path) -> str:
-    info = RunInfo.beside(out) if out.exists() else None
-    if info is None:
-        return "shardgym: interrupted before the first record"
-    records = records_file(out)
-    done = 0 if records is None else len(read_records(records))
-    total = info.num_tasks * len(info.solvers) * len(info.seeds)
-    return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
-
-
-@click.command("leaderboard", cls=Command)
+@click.command("leaderboard")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
 @click.option(
-    "--format", "table_format", type=OneOf("format", (*FORMATS, HTML)), default="text",
-    help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts, which needs plotly.",
-)  # fmt: skip
+    "--format", "table_format", type=click.Choice([*FORMATS, HTML]), default="text", help="html: with charts."
+)
 @click.option("--details", is_flag=True, help="Performance profiles below the tables.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
 @json_option
 def leaderboard(
-    paths: tuple[str, ...],
-    suite_name: str | None,
-    table_format: str,
-    details: bool,
-    out: Path | None,
-    as_json: bool,
+    paths: tuple[str, ...], suite_name: str | None, table_format: str, details: bool, out: Path | None, as_json: bool
 ) -> int:
     """Print ranked tables from stored records.
 
@@ -235,23 +150,17 @@ def leaderboard(
     against solving time.
     """
     rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
-    if as_json:
-        print_json([to_dict(ranking) for ranking in rankings])
-        return 0
     text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
-    if out is None:
-        print(text)
-    else:
+    if out is not None and not as_json:
         write_whole(out, text)
-        print(out)
+        text = str(out)
+    answer(as_json, [to_dict(ranking) for ranking in rankings], text)
     return 0
 
 
-@click.command("verify", cls=Command, epilog=RULE)
+@click.command("verify", epilog=RULE)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
-    "--cost", "costs", multiple=True, metavar="MODULE:CLASS", help="Your judge that records may name; repeatable."
-)
+@click.option("--cost", "costs", multiple=True, metavar="MODULE:CLASS", help="A judge that records may name.")
 @json_option
 def verify(paths: tuple[str, ...], costs: tuple[str, ...], as_json: bool) -> int:
     """Score stored plans again and compare with their records.
@@ -262,10 +171,7 @@ def verify(paths: tuple[str, ...], costs: tuple[str, ...], as_json: bool) -> int
     not come with shardgym is imported where --cost names it. Exit code 1 when any record disagrees or is damaged, or
     when nothing could be verified.
     """
-    with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+    with aside(as_json):
         report = verify_records(paths, costs=costs, progress=not as_json)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print("\n".join(report.lines()))
+    answer(as_json, report.to_dict(), "\n".join(report.lines()))
     return 0 if report.ok else 1

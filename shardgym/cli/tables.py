@@ -10,21 +10,17 @@ import click
 from tabulate import tabulate
 
 from shardgym.cli.common import (
-    Command,
-    OneOf,
+    answer,
     by_name,
-    check_free,
     check_room,
     count,
-    force_option,
+    describe_task,
     json_option,
     make_topology,
     memory_option,
-    positive,
     preset_option,
-    print_json,
-    print_task,
     say,
+    writes,
 )
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
@@ -43,35 +39,31 @@ _MOST_LISTED = 40
 _MOST_ROWS_PER_ID = 100
 
 
-@click.command("import-tables", cls=Command)
+@click.command("import-tables")
 @click.argument("source", metavar="FILE")
-@click.option("--devices", type=positive, metavar="N", help="Number of devices: writes a task. Without it, a pool.")
+@click.option("--devices", type=click.IntRange(1), metavar="N", help="Writes a task for so many. Without it, a pool.")
 @preset_option
 @memory_option
-@click.option("--batch-size", type=positive, metavar="B", help="Samples per step over all devices.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per step over all devices.")
 @click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this one; may be repeated.")
 @click.option(
-    "--hash-size", "hash_sizes", multiple=True, metavar="[NAME=]ROWS",
+    "--hash-size", multiple=True, metavar="[NAME=]ROWS", callback=by_name(click.IntRange(1)),
     help="Of ids: rows of the table, which ids are taken modulo; for all features or one. By default ids are rows.",
 )  # fmt: skip
 @click.option(
-    "--dim", "dims", multiple=True, metavar="[NAME=]COLUMNS",
+    "--dim", "widths", multiple=True, metavar="[NAME=]COLUMNS", callback=by_name(click.IntRange(1)),
     help=f"Of ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
 )  # fmt: skip
-@click.option("--samples", type=positive, metavar="N", help="Of ids: read at most so many samples.")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Of ids: read at most so many samples.")
 @click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law; by default the file's are measured.")
 @click.option(
-    "--unpooled",
-    multiple=True,
-    metavar="NAME",
-    help="Put out rows of this table one by one, as of sequences.",
+    "--unpooled", multiple=True, metavar="NAME", help="Put out rows of this table one by one, as of sequences."
 )
 @click.option(
-    "--optimizer", type=OneOf("optimizer", get_args(Optimizer)),
-    help=f"Of tables that do not say theirs: {', '.join(get_args(Optimizer))} (default: exact_sgd, without state).",
+    "--optimizer", type=click.Choice(get_args(Optimizer)),
+    help="Of tables that do not say theirs (default: exact_sgd, without state).",
 )  # fmt: skip
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task or pool goes.")
-@force_option
+@writes("task or pool")
 @json_option
 def import_tables(
     source: str,
@@ -80,14 +72,13 @@ def import_tables(
     memory_gib: float | None,
     batch_size: int | None,
     features: tuple[str, ...],
-    hash_sizes: tuple[str, ...],
-    dims: tuple[str, ...],
+    hash_size: int | dict[str, int],
+    widths: int | dict[str, int],
     samples: int | None,
     fit: bool,
     unpooled: tuple[str, ...],
     optimizer: Optimizer | None,
     output: Path,
-    force: bool,
     as_json: bool,
 ) -> int:
     """Make a task of your own tables, or of a log of their ids.
@@ -97,17 +88,12 @@ def import_tables(
     ids, rows, ids per sample, reuse, and where hot rows lie are counted in whole batches. To measure with the ids
     themselves, put their folder into the environment variable SHARDGYM_DATA.
     """
-    check_free(output, force)
     if optimizer is not None and devices is None:
         raise InputError("--optimizer: is of a task, give --devices")
-    widths = by_name("--dim", dims, positive) or PLACEHOLDER_DIM
-    for width in widths.values() if isinstance(widths, dict) else (widths,):
-        _check_width("--dim", width)
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
     if holds_ids(source):
-        sizes = by_name("--hash-size", hash_sizes, positive)
-        stream = open_stream(source, features=features or None, hash_size=sizes or None, samples=samples)
+        stream = open_stream(source, features=features or None, hash_size=hash_size or None, samples=samples)
         for column in stream.left_out:
             say(f"left out: {column}, which is no column of ids")
         batch_size = batch_size or stream.batch_size
@@ -119,42 +105,39 @@ def import_tables(
         pool = pool_of_statistics(stream, found, widths, fit)
         by_largest_id = [name for name in found if name not in stream.hash_sizes]
     else:
-        given = {"--feature": features, "--hash-size": hash_sizes, "--dim": dims, "--samples": samples, "--fit": fit}
+        given = {"--feature": features, "--hash-size": hash_size, "--dim": widths, "--samples": samples, "--fit": fit}
         for option, value in given.items():
             if value:
                 raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
         pool = load_pool(source)
-        for table in pool:
-            _check_width(f"{source}, table '{table.name}'", table.embedding_dim)
+    for table in pool:
+        if table.embedding_dim % COLUMN_UNIT:
+            wrong = f"table '{table.name}' has {table.embedding_dim} columns"
+            raise InputError(f"{source}: FBGEMM needs widths divisible by {COLUMN_UNIT}, {wrong}")
     pool = _with_unpooled(pool, source, unpooled)
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
-    if devices is None:
-        content: TablePool | ShardingTask = pool
-    else:
+    content: TablePool | ShardingTask = pool
+    text = f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}"
+    if devices is not None:
         topology = make_topology(preset, devices, memory_gib)
         content = ShardingTask(
             pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
         )
         check_room(content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
+        text = describe_task(output, content)
     write_whole(output, content.to_json(indent=2) + "\n")
     for name in sparse:
         say(
             f"shardgym: warning: feature '{name}' has {found[name].rows:,} rows, its largest id + 1, and at most "
             f"{count(found[name].distinct, 'distinct id')}: if its ids are hashes, give --hash-size {name}=ROWS"
         )
-    if as_json:
-        page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest}
-        print_json(page | {"tables": len(pool), "features": {name: _row(of_one) for name, of_one in found.items()}})
-        return 0
-    if isinstance(content, ShardingTask):
-        print_task(output, content)
-    else:
-        print(f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}")
     if found:
-        _print_statistics(found)
+        text += f"\n{_describe_ids(found)}"
     if by_largest_id:
         of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
-        print(f"rows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)")
+        text += f"\nrows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)"
+    page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest, "tables": len(pool)}
+    answer(as_json, page | {"features": {name: _row(of_one) for name, of_one in found.items()}}, text)
     return 0
 
 
@@ -168,11 +151,6 @@ def _with_unpooled(pool: TablePool, source: str, names: tuple[str, ...]) -> Tabl
     return dataclasses.replace(pool, tables=tuple(tables))
 
 
-def _check_width(what: str, columns: int) -> None:
-    if columns % COLUMN_UNIT:
-        raise InputError(f"{what}: FBGEMM needs widths divisible by {COLUMN_UNIT}, got {columns} columns")
-
-
 def _row(found: FeatureStatistics) -> dict[str, float]:
     return {
         "rows": found.rows,
@@ -182,16 +160,17 @@ def _row(found: FeatureStatistics) -> dict[str, float]:
     }
 
 
-def _print_statistics(found: dict[str, FeatureStatistics]) -> None:
+def _describe_ids(found: dict[str, FeatureStatistics]) -> str:
     ids = sum(of_one.ids for of_one in found.values())
     distinct = sum(of_one.distinct for of_one in found.values()) / max(ids, 1)
-    first = next(iter(found.values()))
-    text = f"{count(first.samples, 'sample')} in whole batches, {count(ids, 'id')}: distinct rows are "
-    print(text + f"{100 * distinct:.1f} % of the ids of a batch")
-    if len(found) <= _MOST_LISTED:
-        headers = ("feature", "rows", "ids per sample", "distinct")
-        cells = [
-            [name, f"{of_one.rows:,}", f"{of_one.pooling_factor:.3g}", f"{100 * of_one.distinct_share:.1f} %"]
-            for name, of_one in found.items()
-        ]
-        print(tabulate(cells, headers=headers, tablefmt="simple", disable_numparse=True))
+    samples = next(iter(found.values())).samples
+    text = f"{count(samples, 'sample')} in whole batches, {count(ids, 'id')}: distinct rows are "
+    text += f"{100 * distinct:.1f} % of the ids of a batch"
+    if len(found) > _MOST_LISTED:
+        return text
+    headers = ("feature", "rows", "ids per sample", "distinct")
+    cells = [
+        [name, f"{of_one.rows:,}", f"{of_one.pooling_factor:.3g}", f"{100 * of_one.distinct_share:.1f} %"]
+        for name, of_one in found.items()
+    ]
+    return f"{text}\n{tabulate(cells, headers=headers, tablefmt='simple', disable_numparse=True)}"

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from shardgym.cli.common import (
+    ABOVE_0,
     TASK_AND_PLAN,
-    Command,
-    OneOf,
     answer,
     by_name,
-    check_free,
     check_room,
     count,
-    force_option,
+    describe_task,
     json_option,
     make_topology,
     memory_option,
-    positive,
-    positive_number,
     preset_option,
-    print_json,
-    print_task,
     read_task,
     say,
+    writes,
 )
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_text
@@ -40,37 +36,35 @@ from shardgym.tasks.topology import GIB
 if TYPE_CHECKING:
     from torch import nn
 
-#: What `--reserve` takes.
-RESERVES = ("none", "torchrec")
+    from shardgym.torchrec.tasks import ImportedTask
 
 
-@click.command("import-torchrec", cls=Command)
+@click.command("import-torchrec")
 @click.argument("model_name", metavar="MODEL")
-@click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
+@click.option("--devices", required=True, type=click.IntRange(1), metavar="N", help="Number of devices.")
 @preset_option
 @memory_option
-@click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
+@click.option("--batch-size", required=True, type=click.IntRange(1), metavar="B", help="Samples per step.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
     help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text as "
     "Criteo's, of features cat_0 to cat_25, whose hashes are taken modulo the rows of their tables.",
 )  # fmt: skip
 @click.option(
-    "--pooling-factor", "pooling_factors", multiple=True, metavar="[NAME=]X",
+    "--pooling-factor", "factors", multiple=True, metavar="[NAME=]X", callback=by_name(ABOVE_0),
     help="Without a log: mean ids per sample, for all tables or one.",
 )  # fmt: skip
 @click.option(
-    "--optimizer", type=OneOf("optimizer", get_args(Optimizer)),
-    help=f"Of all tables: {', '.join(get_args(Optimizer))} (default: what apply_optimizer_in_backward attached).",
+    "--optimizer", type=click.Choice(get_args(Optimizer)),
+    help="Of all tables (default: what apply_optimizer_in_backward attached).",
 )  # fmt: skip
 @click.option(
-    "--reserve", default="none", type=OneOf("reserve", RESERVES),
+    "--reserve", default="none", type=click.Choice(["none", "torchrec"]),
     help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
     "parameters and input buffers.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a model that embeds something besides its collections.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
-@force_option
+@writes("task")
 @json_option
 def import_torchrec(
     model_name: str,
@@ -79,12 +73,11 @@ def import_torchrec(
     memory_gib: float | None,
     batch_size: int,
     log: Path | None,
-    pooling_factors: tuple[str, ...],
+    factors: float | dict[str, float],
     optimizer: Optimizer | None,
     reserve: str,
     strict: bool,
     output: Path,
-    force: bool,
     as_json: bool,
 ) -> int:
     """Make a task from your own TorchRec model.
@@ -94,10 +87,8 @@ def import_torchrec(
     memory. How often tables are accessed comes from a log of ids; what is assumed without one is said. From Python,
     `shardgym.torchrec.import_model` takes any topology, TorchRec's constraints and more.
     """
-    check_free(output, force)
-    if log is not None and pooling_factors:
+    if log is not None and factors:
         raise InputError("--pooling-factor and --log were given: give one of them")
-    factors = by_name("--pooling-factor", pooling_factors, positive_number)
     from shardgym.torchrec import Reserve, import_model
     from shardgym.torchrec.model_tables import model_tables
 
@@ -123,19 +114,24 @@ def import_torchrec(
     task = imported.task
     check_room(task)
     write_whole(output, task.to_json(indent=2) + "\n")
-    if as_json:
-        page = {"task": str(output), "digest": task.digest, "tables": task.num_tables}
-        page |= {"assumed": list(imported.assumed), "left_out": list(imported.left_out)}
-        print_json(page | {"reserved_bytes": list(imported.reserved_bytes)})
-        return 0
-    print_task(output, task)
+    page = {
+        "task": str(output),
+        "digest": task.digest,
+        "tables": task.num_tables,
+        "assumed": list(imported.assumed),
+        "left_out": list(imported.left_out),
+        "reserved_bytes": list(imported.reserved_bytes),
+    }
+    texts = [describe_task(output, task)]
     if max(imported.reserved_bytes):
-        print(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
-    for what in imported.assumed:
-        print(f"assumed: {what}")
-    for what in imported.left_out:
-        print(f"left out: {what}")
+        texts.append(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
+    answer(as_json, page, "\n".join(texts + unknowns(imported)))
     return 0
+
+
+def unknowns(imported: ImportedTask) -> list[str]:
+    """Say what a model does not tell of its tables, and what of it is in no table."""
+    return [f"assumed: {what}" for what in imported.assumed] + [f"left out: {what}" for what in imported.left_out]
 
 
 def make_model(name: str) -> nn.Module:
@@ -162,24 +158,15 @@ def make_model(name: str) -> nn.Module:
     return model
 
 
-@click.command("export", cls=Command, epilog=TASK_AND_PLAN)
+@click.command("export", epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where TorchRec's plan goes.")
-@click.option(
-    "--model", "model_name", metavar="MODEL", help="module:function that makes the model; the plan is held against it."
-)
-@click.option("--device-type", type=OneOf("type", ("cuda", "cpu")), help="cuda (the default) or cpu, what runs it.")
-@force_option
+@click.option("--model", "model_name", metavar="MODEL", help="module:function; the plan is held against that model.")
+@click.option("--device-type", type=click.Choice(["cuda", "cpu"]), help="What runs it (default: cuda).")
+@writes("plan of TorchRec")
 @json_option
 def plan_export(
-    task_name: str,
-    plan_path: str,
-    output: Path,
-    model_name: str | None,
-    device_type: Any,
-    force: bool,
-    as_json: bool,
+    task_name: str, plan_path: str, model_name: str | None, device_type: Any, output: Path, as_json: bool
 ) -> int:
     """Write a plan as TorchRec's ShardingPlan.
 
@@ -187,7 +174,6 @@ def plan_export(
     cover, memory, widths, ranks, and what TorchRec would get wrong without a word. Exit code 1 when it is infeasible. A
     plan for groups of devices becomes that of one group, for DMPCollection.
     """
-    check_free(output, force)
     from shardgym.torchrec import export_plan, save
 
     task = read_task(task_name)
@@ -202,39 +188,27 @@ def plan_export(
             "needs --device-type cpu"
         )
     save(exported.sharding_plan, output, plan.group_size)
-    types: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
-    del types["tiers"]  # which TorchRec has none of
-    for module in exported.sharding_plan.plan.values():
-        for sharding in module.values():
-            types[sharding.sharding_type] += 1
-    found = ", ".join(f"{number} {name}" for name, number in types.items() if number)
+    modules = exported.sharding_plan.plan.values()
+    types = Counter(sharding.sharding_type for module in modules for sharding in module.values())
+    found = ", ".join(f"{types[kind]} {kind}" for kind in get_args(Kind) if types[kind])
     ranks = task.num_devices if plan.group_size is None else plan.group_size
     text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(ranks, 'rank')}"
     answer(as_json, {"sharding_plan": str(output), "tables": types, "notes": list(exported.notes)}, text)
     return 0
 
 
-@click.command("import", cls=Command, epilog="TASK is a task file, or SUITE/INDEX such as quick-v1/0.")
+@click.command("import", epilog="TASK is a task file, or SUITE/INDEX such as quick-v1/0.")
 @click.argument("task_name", metavar="TASK")
 @click.argument("sharding_plan", metavar="SHARDING_PLAN")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the plan goes.")
 @click.option(
-    "--group-size",
-    type=positive,
-    metavar="N",
+    "--group-size", type=click.IntRange(1), metavar="N",
     help="Ranks of the plan, if it is for groups in DMPCollection and its file does not say so.",
-)
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a plan with modules that the task has no table of.")
-@force_option
+@writes("plan")
 @json_option
 def plan_import(
-    task_name: str,
-    sharding_plan: str,
-    output: Path,
-    group_size: int | None,
-    strict: bool,
-    force: bool,
-    as_json: bool,
+    task_name: str, sharding_plan: str, group_size: int | None, strict: bool, output: Path, as_json: bool
 ) -> int:
     """Read TorchRec's ShardingPlan as a plan.
 
@@ -242,7 +216,6 @@ def plan_import(
     table of, such as a collection that was not imported, are left out and named. Memory is not checked here: 'shardgym
     plan show' says whether the plan fits.
     """
-    check_free(output, force)
     from shardgym.torchrec import import_plan, load
     from shardgym.torchrec.plan_file import PlanRecord
 

@@ -13,48 +13,26 @@ import click
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym.cli import INTERRUPTED
-from shardgym.cli.common import (
-    NOTATION,
-    Command,
-    OneOf,
-    answer,
-    folder,
-    json_option,
-    natural,
-    open_solver,
-    parse_spec,
-    positive,
-    positive_number,
-    print_json,
-    say,
-)
+from shardgym.cli.common import ABOVE_0, NOTATION, answer, aside, json_option, open_solver, parse_spec, say
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.solver import takes
-from shardgym.progress import log_to_stderr
-from shardgym.records import Record
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.spec import CostChoice
-
-#: Training tasks unless the command line says otherwise.
-NUM_TASKS = 600
 
 # Collecting and training import torch, which takes seconds: not for --help.
 
 
-@click.command("collect", cls=Command)
-@click.option("--out", required=True, type=folder, help="Where the measurements go.")
-@click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
-@click.option("--samples", type=natural, metavar="N", help="Shard sets, without repeats (default: 15,000).")
-@click.option("--steps", type=natural, metavar="N", help="Tasks of complete steps (default: 500; none on cuda).")
-@click.option(
-    "--space", type=click.Path(path_type=Path), metavar="FILE", help="What shard sets are drawn from (JSON); see docs."
-)
-@click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
-@click.option("--seed", type=natural, default=0, help="Of all draws.")
+@click.command("collect")
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Where the measurements go.")
+@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="What is measured.")
+@click.option("--samples", type=click.IntRange(0), help="Shard sets, without repeats (default: 15,000).")
+@click.option("--steps", type=click.IntRange(0), help="Tasks of complete steps (default: 500; none on cuda).")
+@click.option("--space", "space_file", metavar="FILE", help="What shard sets are drawn from (JSON); see docs.")
+@click.option("--minutes", type=ABOVE_0, metavar="X", help="Begin nothing new after so long.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of all draws.")
 @json_option
-def collect(out: Path, space: Path | None, as_json: bool, **settings: Any) -> int:
+def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) -> int:
     """Measure what simulators are trained on.
 
     Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs; for the oracle, for the judge,
@@ -66,30 +44,33 @@ def collect(out: Path, space: Path | None, as_json: bool, **settings: Any) -> in
     """
     from shardgym.training import Space, collect
 
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            given = {name: value for name, value in settings.items() if value is not None}
-            drawn_from = None if space is None else Space.load(space)
-            summary = collect(out, space=drawn_from, progress=not as_json, **given)
-    except KeyboardInterrupt:
-        say(f"shardgym: interrupted; the same command continues in {out}")
-        return INTERRUPTED
+    given = {name: value for name, value in settings.items() if value is not None}
+    space = None if space_file is None else Space.load(space_file)
+    with contextlib.redirect_stdout(sys.stderr):
+        summary = collect(out, space=space, progress=not as_json, **given)
     answer(as_json, dataclasses.asdict(summary), "\n".join(summary.lines()))
     return 1 if summary.failed else 0
 
 
-@click.command("pretrain", cls=Command)
+@click.command("pretrain")
 @click.argument("data_folders", type=click.Path(path_type=Path), metavar="DATA...", nargs=-1, required=True)
-@click.option("-o", "--out", required=True, type=folder, help="Where weights and cards go.")
-@click.option("--seed", type=natural, default=0, help="Of weights, split and order.")
-@click.option("--epochs", type=positive, help="Passes over the samples (default: 100, more for few).")
+@click.option(
+    "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where weights and cards go."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of weights, split and order.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the samples (default: 100, more for few).")
 @click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
 @click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
 @json_option
 def pretrain(
-    data_folders: tuple[Path, ...], out: Path, seed: int, epochs: int | None, with_report: bool, force: bool,
+    data_folders: tuple[Path, ...],
+    out: Path,
+    seed: int,
+    epochs: int | None,
+    with_report: bool,
+    force: bool,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Train the simulator on measured samples.
 
     DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
@@ -102,11 +83,8 @@ def pretrain(
     from shardgym.training.fitting import FitSettings
     from shardgym.training.pretrain import draw_report, pretrain
 
-    if out.exists() and not out.is_dir():
-        raise InputError(f"cannot write into {out}: expected a folder")
-    weights = list(out.glob("*.safetensors")) if out.is_dir() else []
-    if weights and not force:
-        raise InputError(f"{out} holds weights ({weights[0].name}): give another folder, or --force to overwrite them")
+    if not force and any(out.glob("*.safetensors")):
+        raise InputError(f"{out} holds weights: give another folder, or --force to overwrite them")
     data = load_data(*data_folders)
     if not len(data.steps):
         say(f"{data_folders[0]} has no complete steps: the simulator will predict kernels alone, and model exchanges")
@@ -117,14 +95,10 @@ def pretrain(
         for card in cards:
             draw_report(card, data, out)
         say(f"plots are in {out / 'report'}")
-    if as_json:
-        print_json([card.to_dict() for card in cards])
-        return 0
-    for card in cards:
-        print(f"{card.role}, trained for {card.hardware}\n\n{_error_table(card.errors)}\n")
     if len(cards) == 1:
         say("no judge was trained: too few samples of role 'judge'")
-    print(f"weights and cards are in {out}")
+    tables = [f"{card.role}, trained for {card.hardware}\n\n{_error_table(card.errors)}\n" for card in cards]
+    answer(as_json, [card.to_dict() for card in cards], "\n".join([*tables, f"weights and cards are in {out}"]))
     return 0
 
 
@@ -161,27 +135,19 @@ def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-def _source(suites: list[str], seed: int) -> str:
-    """Say where training tasks come from."""
-    if len(suites) == 1:
-        return f"train half of the pool of {suites[0]}, drawn like its tasks with seed {seed}"
-    listed = f"{', '.join(suites[:-1])} and {suites[-1]}"
-    return f"train halves of the pools of {listed}, drawn like their tasks with seed {seed}"
-
-
-@click.command("fit", cls=Command)
+@click.command("fit")
 @click.argument("solver_name", metavar="SOLVER")
 @click.option(
     "--suite", "suite_names", required=True, multiple=True, metavar="NAME",
     help="Tasks like those of this suite; repeatable, for as many of each.",
 )  # fmt: skip
 @click.option("--oracle", metavar="NAME", help=f"The cost to learn from, {NOTATION} (default: the suite's).")
-@click.option("--tasks", "num_tasks", type=positive, default=NUM_TASKS, metavar="N", help="Training tasks to draw.")
-@click.option("--seed", type=natural, default=0, help="Of the draw and of training.")
-@click.option("--steps", type=positive, metavar="N", help="Training steps (default: the solver's).")
-@click.option("--minutes", type=positive_number, metavar="X", help="Begin no step after so long.")
-@click.option("--out", type=folder, help="Where the weights go (default: weights/SOLVER/SUITE/seed-N).")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in FOLDER, if there is one.")
+@click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Training tasks to draw.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the draw and of training.")
+@click.option("--steps", type=click.IntRange(1), help="Training steps (default: the solver's).")
+@click.option("--minutes", type=ABOVE_0, metavar="X", help="Begin no step after so long.")
+@click.option("--out", help="Where the weights go (default: weights/SOLVER/SUITE/seed-N).")
+@click.option("--resume", is_flag=True, default=None, help="Go on from the checkpoint in FOLDER, if there is one.")
 @json_option
 def fit(
     solver_name: str,
@@ -189,11 +155,9 @@ def fit(
     oracle: str | None,
     num_tasks: int,
     seed: int,
-    steps: int | None,
-    minutes: float | None,
-    out: Path | None,
-    resume: bool,
+    out: str | None,
     as_json: bool,
+    **settings: Any,
 ) -> int:
     """Train a learned solver and write its weights.
 
@@ -212,38 +176,23 @@ def fit(
     learn = getattr(solver, "fit", None)
     if not callable(learn) or not callable(getattr(solver, "save", None)):
         raise InputError(f"solver '{name}' learns nothing: it has no fit(tasks, cost, seed) and save(folder)")
+    given = {option: value for option, value in settings.items() if value is not None}
+    for option in given:
+        if not takes(learn, option):
+            raise InputError(f"--{option}: fit() of this solver takes no '{option}': leave it out")
     suites = [load_suite(suite_name) for suite_name in suite_names]
-    names = [suite.name for suite in suites]
+    listed = "+".join(suite.name for suite in suites)
     choice = suites[0].track().oracle if oracle is None else CostChoice(*parse_spec(oracle))
-    cost = make_cost(choice.cost, **choice.settings)
-    out = out or Path("weights") / name.replace(":", ".") / "+".join(names) / f"seed-{seed}"
-    given = {
-        "--steps": ("steps", steps),
-        "--minutes": ("minutes", minutes),
-        "--resume": ("resume", resume or None),
-    }
-    for flag, (option, value) in given.items():
-        if value is not None and not takes(learn, option):
-            raise InputError(f"{flag}: fit() of this solver takes no '{option}': leave it out")
-    options: dict[str, Any] = {option: value for option, value in given.values() if value is not None}
+    folder = Path(out or f"weights/{name.replace(':', '.')}/{listed}/seed-{seed}")
     tasks = training_tasks(suite_names, num_tasks, seed)
-    quiet = {
-        "checkpoint_dir": out,
-        "progress": not as_json,
-        "source": _source(names, seed),
-    }
-    options |= {option: value for option, value in quiet.items() if takes(learn, option)}
-    try:
-        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json), cost:
-            learn(tasks, cost, seed=seed, **options)
-    except KeyboardInterrupt:
-        say(f"shardgym: interrupted; the same command with --resume continues in {out}")
-        return INTERRUPTED
-    solver.save(out)  # type: ignore[attr-defined]
+    source = f"train half of the pool of {listed}, drawn like its tasks with seed {seed}"
+    offered = {"checkpoint_dir": folder, "progress": not as_json, "source": source}
+    given |= {option: value for option, value in offered.items() if takes(learn, option)}
+    with aside(as_json), make_cost(choice.cost, **choice.settings) as cost:
+        learn(tasks, cost, seed=seed, **given)
+    solver.save(folder)  # type: ignore[attr-defined]
     card = getattr(solver, "card", None)
-    if as_json:
-        print_json({"weights": str(out), "card": None if card is None else card.to_dict()})
-    else:
-        is_shared = isinstance(card, Record)
-        print(f"weights are in {out}" + (f"; use them with --solver {name},weights={out}" if is_shared else ""))
+    use = "" if card is None else f"; use them with --solver {name},weights={folder}"
+    page = {"weights": str(folder), "card": None if card is None else card.to_dict()}
+    answer(as_json, page, f"weights are in {folder}{use}")
     return 0

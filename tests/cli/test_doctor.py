@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import types
 
 import pytest
 import torch
 
-from shardgym.cli import doctor
-from shardgym.cli.doctor import Diagnosis
+from shardgym.cli import doctor, main
 
+PROBED = {"gpus": [], "problem": "", "cuda_problem": ""}
 GPU = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
 
 
-def told(**fields):
-    diagnosis = Diagnosis({"python": "3.11.0"}, "", "cpu-toy-4c", "toy", 4, 8 * 2**30, **fields)
-    return diagnosis.ok, {line[:18].strip(): line[18:] for line in diagnosis.lines()}
+@pytest.mark.parametrize(
+    ("found", "topic", "text"),
+    [
+        ({}, "steps on cpu", "measured"),
+        ({"problem": "ImportError: no fbgemm_gpu"}, "steps on cpu", "not measured: ImportError: no fbgemm_gpu"),
+        ({"problem": "x"}, "remedy", "each fbgemm-gpu fits one torch: install both by the extra 'cpu' or 'gpu'"),
+        ({}, "exchanges on cpu", "measured over links of 2.5e+07 to 2.5e+08 bytes/s"),
+        ({"no_links": "it takes root"}, "exchanges on cpu", "modelled: it takes root"),
+        ({"gpus": [GPU]}, "GPU 0", "Accelerator, 80.0 GiB"),
+        ({"gpus": [GPU]}, "steps on cuda", "measured"),
+        ({"gpus": [GPU], "cuda_problem": "no kernel image"}, "steps on cuda", "not measured: no kernel image"),
+        ({"missing_extras": ["rl"]}, "without rl", "pip install 'shardgym[rl]'"),
+    ],
+)
+def test_what_is_measured_and_what_is_missing_is_said(monkeypatch, found, topic, text):
+    monkeypatch.setattr(doctor, "_run_probe", lambda: PROBED)
+    assert doctor.describe(doctor.diagnose() | {"no_links": ""} | found)[topic] == text
 
 
-def test_a_machine_that_measures_is_ok_and_one_that_does_not_says_why():
-    assert told()[0]
-    ok, lines = told(problem="ImportError: no fbgemm_gpu")
-    assert not ok
-    assert lines["steps on cpu"] == "not measured: ImportError: no fbgemm_gpu"
-    assert "fits one torch" in lines["remedy"]
-    assert told()[1]["exchanges on cpu"] == "measured over links of 2.5e+07 to 2.5e+08 bytes/s"
-    assert told(no_links="it takes root")[1]["exchanges on cpu"] == "modelled: it takes root"
-
-
-def test_gpus_are_listed_and_one_that_lacks_kernels_is_told_apart_from_the_cpu():
-    assert told(gpus=[GPU])[1]["GPU 0"] == "Accelerator, 80.0 GiB"
-    assert told(gpus=[GPU])[1]["steps on cuda"] == "measured"
-    ok, lines = told(gpus=[GPU], cuda_problem="no kernel image is available")
-    assert ok
-    assert lines["steps on cuda"] == "not measured: no kernel image is available"
-    assert told(missing_extras=["rl"])[1]["without rl"] == "pip install 'shardgym[rl]'"
+@pytest.mark.parametrize(
+    ("problem", "cuda_problem", "code"), [("", "", 0), ("", "no kernel image", 0), ("torch does not load", "", 1)]
+)
+def test_the_exit_code_says_whether_the_cpu_measures(monkeypatch, capsys, problem, cuda_problem, code):
+    monkeypatch.setattr(doctor, "_run_probe", lambda: PROBED | {"problem": problem, "cuda_problem": cuda_problem})
+    assert main(["doctor", "--json"]) == code
+    data = json.loads(capsys.readouterr().out)
+    assert (data["ok"], data["problem"]) == (code == 0, problem)
+    assert data["cores"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, 
     monkeypatch.setattr(
         doctor, "subprocess", types.SimpleNamespace(run=crash, TimeoutExpired=subprocess.TimeoutExpired)
     )
-    assert doctor.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
+    assert doctor.diagnose()["problem"] == f"torch and FBGEMM do not load: {reason}"
 
 
 def test_gpus_that_torch_counts_and_cannot_use_do_not_hide_the_cpu(monkeypatch):

@@ -102,9 +102,18 @@ def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
     [
         (["ids.parquet"], "says no batch size; give --batch-size"),
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown feature of ids.parquet 'users'"),
-        (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "--dim 4: expected one number for all"),
-        (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "--dim: FBGEMM needs widths divisible by 4, got 6"),
-        (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "expected a whole number of at least 1, got ''"),
+        (
+            ["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"],
+            "'--dim': expected one value for all",
+        ),
+        (
+            ["ids.parquet", "--batch-size", "9", "--dim", "user=6"],
+            "divisible by 4, table 'user' has 6 columns",
+        ),
+        (
+            ["ids.parquet", "--batch-size", "9", "--hash-size", "user="],
+            "'--hash-size': '' is not a valid",
+        ),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),

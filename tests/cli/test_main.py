@@ -13,9 +13,7 @@ import pytest
 import shardgym
 from shardgym import cli
 from shardgym.cli import PLAN, ROOT, main
-from shardgym.tasks.suites import suite_names
 
-SUITES = ", ".join(suite_names())
 COMMANDS = sorted({*ROOT.lazy} - {"plan"}) + [f"plan {name}" for name in PLAN.lazy]
 
 
@@ -57,12 +55,14 @@ def test_every_command_explains_itself_and_takes_json(name, capsys):
         ([], "Missing command; see 'shardgym --help'"),
         (["foo"], "No such command 'foo'; see 'shardgym --help'"),
         (["plan", "shwo"], "No such command 'shwo'. Did you mean 'show'?; see 'shardgym plan --help'"),
-        (["run"], f"Missing option '--suite'. Known: {SUITES} or a suite file; see 'shardgym run --help'"),
-        (["run", "--suite", "--limit", "1"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
+        (["run"], "Missing option '--suite'; see 'shardgym run --help'"),
+        (["run", "--suite"], "Option '--suite' requires an argument; see 'shardgym --help'"),
+        (["run", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range x>=1; see 'shardgym run --help'"),
         (["doctor", "now"], "Got unexpected extra argument (now); see 'shardgym doctor --help'"),
         (
             ["list", "solver"],
-            "Invalid value for 'KIND': unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'",
+            "Invalid value for 'KIND': 'solver' is not one of 'suites', 'solvers', 'costs', 'envs', 'pools', "
+            "'topologies'; see 'shardgym list --help'",
         ),
     ],
 )

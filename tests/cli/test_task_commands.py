@@ -1,4 +1,4 @@
-"""task make, solve, plan show, plan diff, measure, check-solver, pool check, doctor."""
+"""solve, plan show, measure, check-solver."""
 
 from __future__ import annotations
 
@@ -119,15 +119,6 @@ def test_check_solver_passes_and_fails(capsys):
     assert main(["check-solver", "dim_greedy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]
     assert main(["check-solver", "evaluation_toys:Crashes"]) == 1
-
-
-@pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])
-def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, code):
-    monkeypatch.setattr("shardgym.cli.doctor._run_probe", lambda: {"problem": problem})
-    assert main(["doctor", "--json"]) == code
-    data = json.loads(capsys.readouterr().out)
-    assert (data["ok"], data["problem"]) == (code == 0, problem)
-    assert data["cores"] >= 1
 
 
 def test_topologies_are_listed_with_default_links_where_they_name_none(capsys):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.cli.doctor import diagnose
+from shardgym.cli.doctor import describe, diagnose
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,6 +72,6 @@ def test_every_optimizer_and_precision_runs(cost, optimizer, precision):
 
 
 def test_the_doctor_says_that_the_gpu_can_measure():
-    lines = "\n".join(diagnose().lines())
-    assert "measure compute: yes, on cpu and cuda" in lines
-    assert torch.cuda.get_device_properties(0).name in lines
+    texts = describe(diagnose())
+    assert texts["steps on cuda"] == "measured"
+    assert torch.cuda.get_device_properties(0).name in texts["GPU 0"]

@@ -207,7 +207,7 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["toy_model:both", "--strict"], "strict: 'words' (Embedding; 19200 bytes) is left out"),
         (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
         (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
-        (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
+        (["toy_model:make", "--reserve", "much"], "'much' is not one of 'none', 'torchrec'"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_the_command_has_json_for_machines_and_exit_codes(toys, tmp_path, capsys
     command += ["--space", str(tmp_path / "space.json")]
     pool.ends_after = 6
     assert main(command) == 130
-    assert "interrupted; the same command continues" in capsys.readouterr().err
+    assert "interrupted" in capsys.readouterr().err
     pool.ends_after, pool.refuses = None, frozenset({7})
     assert main([*command, "--json"]) == 1
     captured = capsys.readouterr()

@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-from shardgym import make_solver
 from shardgym.errors import UnknownNameError
 
 
@@ -58,14 +57,3 @@ def reserving():
         return context.get_node_id(), context.get_assigned_resources()["CPU"]
 
     yield answer
-
-
-class TakesHalfASecond:
-    """Solves as `lpt` does, half a second later."""
-
-    def __init__(self):
-        self._solver = make_solver("lpt")
-
-    def solve(self, task, oracle, *, seed=0):
-        time.sleep(0.5)
-        return self._solver.solve(task, oracle, seed=seed)

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of two nodes have the records of a plain one, whichever worker or node is lost."""
+"""Engines on a Ray cluster of two nodes do every job once, whichever worker is lost."""
 
 import functools
 import os
@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 from engine_toys import doubling, dying, reserving
-from evaluation_toys import ToySuite, toy_tasks
 
-from shardgym import evaluate
 from shardgym.cli import main
 from shardgym.engines import make_engine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
 JOBS = list(range(1, 9))
-SOLVER = "engine_toys:TakesHalfASecond"
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +29,6 @@ def cluster():
         patch.setenv("RAY_ADDRESS", made.address)
         yield made
         made.shutdown()
-
-
-def run(out, engine):
-    return evaluate(ToySuite(toy_tasks(6)), [SOLVER], out=out, judge="roofline", oracle="roofline", engine=engine)
-
-
-def same(results):
-    return [(result.key, result.plan, result.cost.total_ms, result.status) for result in results]
 
 
 def test_every_job_is_done_once(cluster, tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import pickle
 from typing import Literal
 
@@ -70,11 +68,6 @@ def test_what_differs_has_another_identity(table: EmbeddingTable, other: Embeddi
 def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
     assert dataclasses.replace(toy_task, name="other").digest == toy_task.digest
     assert dataclasses.replace(toy_task, batch_size=8).digest != toy_task.digest
-
-
-def test_the_identity_of_a_task_is_a_hash_over_canonical_json_too(toy_task: ShardingTask):
-    text = json.dumps(toy_task.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    assert toy_task.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_an_identity_leaves_out_defaults_and_keeps_what_says_the_kind(toy_task: ShardingTask):

@@ -76,12 +76,6 @@ def play(env: gymnasium.Env, actions, **reset):
     return [env.step(action) for action in actions]
 
 
-def tried_actions(env):
-    """Which actions are not refused when they are tried, each on a copy of the environment."""
-    tried = (copy.deepcopy(env).step(action)[4] for action in range(env.action_space.n))
-    return [info.get("outcome") != "invalid_action" for info in tried]
-
-
 def plans_reached(env):
     """Digests of the plans that masked play can end with, from here on."""
     reached = set()
@@ -119,6 +113,13 @@ class Failing(RooflineCost):
             raise MeasurementError("no worker could be started")
         costs = super().score(task, plans)
         return [c if p.on(0) else self.no_cost(task, "worker died") for c, p in zip(costs, plans, strict=True)]
+
+
+class Unmeasured(RooflineCost):
+    """Cannot measure anything."""
+
+    def score(self, task, plans):
+        return [self.no_cost(task, "worker died") for _ in plans]
 
 
 def failing_tasks():

@@ -254,33 +254,14 @@ def test_the_last_holder_needs_room_for_its_rows_alone():
     assert play(env, [BY_ROWS, 0])[-1][4]["outcome"] == "complete"
 
 
-def test_a_shard_that_is_placed_whole_keeps_the_rest_of_its_table_whole():
-    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16))])
-    play(env, [HALVE, 0])
-    assert env.action_masks().tolist() == [True] * 4 + [True, False, False]
-
-
-def test_a_shard_that_is_cut_by_rows_makes_the_rest_of_its_table_so():
-    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16))])
-    play(env, [HALVE, BY_ROWS, 2])
-    # No halving either, as there is one domain left for the other half.
-    assert env.action_masks().tolist() == [False] * 4 + [False, True, False]
-    env.step(BY_ROWS)
-    assert env.action_masks().tolist() == [True] + [False] * 6
-
-
 @pytest.mark.parametrize(
     ("task", "actions"),
     [
-        (on_four(EmbeddingTable("t", 10, 16, pooling="mean")), [BY_ROWS]),
         (on_four(EmbeddingTable("t", 5, 16), domain=4), [BY_ROWS]),
         (on_four(EmbeddingTable("t", 10, 16), domain=4), [BY_ROWS, BY_ROWS]),
-        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, 1]),
-        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, BY_ROWS, 2]),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, 0, BY_ROWS]),
-        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, 0, 3]),
         (on_four(EmbeddingTable("t", 10, 16)), [HALVE, HALVE, BY_ROWS]),
         (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, HALVE]),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, 2, HALVE]),
         (on_four(EmbeddingTable("t", 10, 16)), [HALVE, REPLICATE]),
         (on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 640)), [REPLICATE]),
         (on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 10)), [BY_ROWS, 2]),
@@ -289,7 +270,7 @@ def test_a_shard_that_is_cut_by_rows_makes_the_rest_of_its_table_so():
     ],
 )
 def test_the_last_of_these_actions_is_invalid(task, actions):
-    """Mean-pooled tables cut by rows, devices without rows, second holders, other kinds for other columns, no room."""
+    """Devices without rows, other kinds for other columns, no room."""
     env = AnyWiseEnv(tasks=[task])
     *_, (_, reward, ended, _, info) = play(env, actions)
     assert (reward, ended, info["outcome"]) == (-1000.0, True, "invalid_action")

@@ -5,7 +5,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, play
+from env_toys import Unmeasured, halvable_task, play
 
 pytest.importorskip("PIL", reason="pictures need the extra 'data'")
 from PIL import Image, ImageDraw, ImageFont
@@ -18,13 +18,6 @@ from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRA
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
 TOP, HEIGHT = 40, 290
-
-
-class Untimed(RooflineCost):
-    """Scores nothing."""
-
-    def score(self, task, plans):
-        return [self.no_cost(task, "worker died") for _ in plans]
 
 
 def picture_after(actions, **arguments):
@@ -93,7 +86,7 @@ def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
     # A device with less memory has a shorter track.
     assert bars(env.render(), MEM[0]) == {TRACK: 1.0}
     assert bars(env.render(), MEM[1])[TRACK] == pytest.approx(0.25, abs=0.002)
-    untimed, env = picture_after([0], cost=Untimed())
+    untimed, env = picture_after([0], cost=Unmeasured())
     assert COMPUTE not in bars(untimed, TIME[0])
     assert MEMORY in bars(untimed, MEM[0])
     assert np.array_equal((untimed[:40] == INK).all(axis=2), ink_of("-", "1/2"))

@@ -12,10 +12,8 @@ from env_toys import (
     masked_rollout,
     native,
     play,
-    play_together,
     returns,
     with_reuse,
-    wrapped,
 )
 
 import shardgym
@@ -125,12 +123,6 @@ def test_the_penalty_of_relative_rewards_is_in_reference_costs(arguments):
     _, rewards, terminated, _, _ = envs.step([9, 9, 9])
     assert terminated.all()
     np.testing.assert_allclose(rewards, penalty)
-
-
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_many_environments_earn_relative_rewards_as_single_ones_do(mode):
-    settings = {"tasks": make_tasks(), "reward": "relative", "autoreset_mode": mode}
-    assert play_together([make(TABLE_WISE, **settings) for make in (wrapped, native)], seed=1, steps=40)["complete"] > 5
 
 
 def test_the_reference_is_the_longest_first_with_room_for_everything():

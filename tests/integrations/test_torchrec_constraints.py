@@ -113,25 +113,6 @@ def test_what_no_cost_depends_on_is_passed_on() -> None:
     assert ours.last.task.precision == "fp16"
 
 
-@pytest.mark.parametrize(
-    ("types", "found"),
-    [
-        (["table_wise"], [("table_wise", 1), ("column_wise", 1)]),  # which are one to TorchRec
-        (["column_wise"], [("table_wise", 1), ("column_wise", 1), ("column_wise", 2)]),
-        (["row_wise"], [("row_wise", 2)]),
-        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1), ("column_wise", 1)]),
-    ],
-)
-def test_sharding_types_are_followed(types: list[str], found: list[tuple[str, int]]) -> None:
-    names = ["users.id", "country", "towers.items.id"]
-    ours = planner(Halves(), constraints=dict.fromkeys(names, ParameterConstraints(sharding_types=types)))
-    plan = ours.plan(Toy())
-    shardings = [s for module in plan.plan.values() for s in module.values()]
-    assert {(s.sharding_type, len(s.sharding_spec.shards)) for s in shardings} <= set(found)
-    assert ours.last is not None
-    ours.last.plan.validate(ours.last.task)
-
-
 def test_a_piece_is_as_wide_as_asked_for() -> None:
     """Of 16 columns, halves have 8."""
     types = ["column_wise", "row_wise"]

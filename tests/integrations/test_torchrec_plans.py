@@ -96,29 +96,6 @@ def grid(*pieces: tuple[int, int, int, int, int]) -> list[Shard]:
     return [Shard("users.country", (r0, r1), (c0, c1), device) for r0, r1, c0, c1, device in pieces]
 
 
-def test_all_seven_kinds_go_there_and_back(two_hosts: ShardingTask, tmp_path: Path) -> None:
-    kinds = {
-        "table_wise": [Shard.whole(two_hosts.table("users.country"), 3)],
-        "column_wise": columns("users.country", 20, (0, 4, 3), (4, 8, 0)),
-        "table_column_wise": columns("users.country", 20, (0, 4, 3), (4, 8, 2)),
-        "row_wise": by_rows("users.country", 8, (0, 5, 0), (5, 10, 1), (10, 15, 2), (15, 20, 3)),
-        "table_row_wise": by_rows("users.country", 8, (0, 10, 2), (10, 20, 3)),
-        "grid_shard": grid((0, 10, 0, 4, 2), (10, 20, 0, 4, 3), (0, 10, 4, 8, 0), (10, 20, 4, 8, 1)),
-        "data_parallel": [Shard.whole(two_hosts.table("users.country"), 0, 1, 2, 3)],
-    }
-    rest = [Shard.whole(two_hosts.table(name), 0) for name in ("users.id", "towers.items.id")]
-    for kind, shards in kinds.items():
-        plan = ShardingPlan.of(two_hosts, [*rest, *shards])
-        exported = to_torchrec(plan, two_hosts, Toy())
-        assert exported.plan["users"]["country"].sharding_type == kind == plan.kind_of("users.country", two_hosts)
-        save(exported, tmp_path / "plan.json")
-        read = load(tmp_path / "plan.json", Toy())
-        assert read.plan == exported.plan
-        assert from_torchrec(read, two_hosts) == plan
-        # The other collection has nothing that it could be run with.
-        assert exported.plan["towers.items"]["id"].sharding_type == "table_wise"
-
-
 def test_replicas_have_a_dense_kernel_and_no_shards(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
     plan = ShardingPlan.of(task, [*others(mixed(task)), Shard.whole(task.table("users.country"), 0, 1, 2, 3)])
     country = to_torchrec(plan, task).plan["users"]["country"]

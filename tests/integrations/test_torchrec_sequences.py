@@ -19,7 +19,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec_toys import MARKS, collection, config, topology
+from torchrec_toys import MARKS, Pieces, collection, config, sample, topology
 
 from shardgym import InputError, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.torchrec import (
@@ -41,7 +41,7 @@ SAMPLES = 6
 WIDTH = 16
 #: name -> rows, features: one is shared.
 TABLES = {"a": (40, 2), "b": (30, 1), "c": (21, 1), "d": (10, 1)}
-FEATURES = [f"{name}{n}" for name, (_, count) in TABLES.items() for n in range(count)]
+FEATURES = {f"{name}{n}": rows for name, (rows, count) in TABLES.items() for n in range(count)}
 
 
 def sequences(device: str) -> EmbeddingCollection:
@@ -65,21 +65,8 @@ def task_of(size: int) -> ShardingTask:
     return task_from_model(make_model("meta"), hosts, SAMPLES * size, optimizer="exact_sgd")
 
 
-def by_columns(name: str, *pieces: tuple[int, int, int]) -> list[Shard]:
-    return [Shard(f"words.{name}", (0, TABLES[name][0]), (first, end), device) for first, end, device in pieces]
-
-
-def by_rows(name: str, *ends: int, first: int = 0) -> list[Shard]:
-    pairs = zip([0, *ends[:-1]], ends, strict=True)
-    return [Shard(f"words.{name}", pair, (0, WIDTH), first + n) for n, pair in enumerate(pairs)]
-
-
-def whole(**devices: int) -> list[Shard]:
-    return [shard for name, device in devices.items() for shard in by_columns(name, (0, WIDTH, device))]
-
-
-def everywhere(size: int, name: str) -> Shard:
-    return Shard(f"words.{name}", (0, TABLES[name][0]), (0, WIDTH), tuple(range(size)))
+PIECES = Pieces("words", {name: (rows, WIDTH) for name, (rows, _) in TABLES.items()})
+by_columns, by_rows, whole = PIECES.columns, PIECES.rows, PIECES.whole
 
 
 TW, CW, RW = "table_wise", "column_wise", "row_wise"
@@ -91,22 +78,12 @@ PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
         (CW, CW, TW, TW),
     ),
     (2, "everything"): (
-        [*by_rows("a", 20, 40), *by_columns("b", (0, 12, 1), (12, 16, 0)), *whole(c=0, d=1)], (RW, CW, TW, TW),
+        [*by_rows("a", (20, 40)), *by_columns("b", (0, 12, 1), (12, 16, 0)), *whole(c=0, d=1)], (RW, CW, TW, TW),
     ),
     (4, "columns of one host"): (
         [*by_columns("a", (0, 8, 3), (8, 16, 2)), *whole(b=1, c=0, d=2)], (CW, TW, TW, TW),
     ),
 }  # fmt: skip
-
-
-def sample(rank: int, step: int) -> KeyedJaggedTensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    lengths = torch.randint(0, 5, (len(FEATURES), SAMPLES), generator=generator)
-    ids = [
-        torch.randint(0, TABLES[feature[0]][0], (int(of.sum()),), generator=generator)
-        for feature, of in zip(FEATURES, lengths, strict=True)
-    ]
-    return KeyedJaggedTensor.from_lengths_sync(FEATURES, torch.cat(ids), lengths.flatten())
 
 
 def rows_of(collection: Any, ids: KeyedJaggedTensor) -> torch.Tensor:
@@ -120,7 +97,7 @@ def loss_of(rows: torch.Tensor) -> torch.Tensor:
 
 
 #: With all ids: what makes them distinct, `fbgemm::jagged_unique_indices`, runs on GPUs alone.
-UNPOOLED = Kind(make_model, rows_of, sample, loss_of, EmbeddingCollectionSharder)
+UNPOOLED = Kind(make_model, rows_of, functools.partial(sample, FEATURES, SAMPLES), loss_of, EmbeddingCollectionSharder)
 
 
 def test_losses_rows_and_weights_equal_the_unsharded_ones() -> None:
@@ -169,14 +146,14 @@ def test_tables_of_a_model_are_unpooled_and_shared_by_their_features() -> None:
 
 def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused() -> None:
     task = task_of(4)
-    domain = ShardingPlan.of(task, [*by_rows("a", 20, 40, first=2), *whole(b=0, c=0, d=0)])
+    domain = ShardingPlan.of(task, [*by_rows("a", (20, 40), first=2), *whole(b=0, c=0, d=0)])
     with pytest.raises(InputError, match=r"table 'words.a' is unpooled and table_row_wise: TorchRec cuts rows of an"):
         to_torchrec(domain, task, device_type="cpu")
     pooled = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, pooling="sum") for t in task.tables))
     plan = ShardingPlan.table_wise(pooled, [0, 1, 2, 3])
     with pytest.raises(InputError, match=r"table 'words.a' is unpooled there, and pooled in the task"):
         to_torchrec(plan, pooled, make_model("meta"), device_type="cpu")
-    copied = ShardingPlan.of(task, [everywhere(4, "a"), *whole(b=0, c=0, d=0)])
+    copied = ShardingPlan.of(task, [*PIECES.everywhere(4, "a"), *whole(b=0, c=0, d=0)])
     with pytest.raises(InputError, match="unpooled and data_parallel: FBGEMM's dense kernel pools rows on CPUs"):
         to_torchrec(copied, task, device_type="cpu")
     assert from_torchrec(to_torchrec(copied, task), task) == copied

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import runpy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from torchrec.distributed.types import ShardingEnv
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec_toys import MARKS, collection, config, topology
+from torchrec_toys import MARKS, Pieces, collection, config, sample, topology
 
 from shardgym import InputError, Shard, ShardingPlan, ShardingTask, make_cost, make_solver
 from shardgym.torchrec import from_torchrec, model_from_task, task_from_model, to_torchrec
@@ -51,26 +51,8 @@ PER_HOST = 2
 TABLES = {"a": (40, 64), "b": (30, 16), "c": (21, 32), "d": (10, 8)}
 
 
-def columns(name: str, *pieces: tuple[int, int, int]) -> list[Shard]:
-    return [Shard(name, (0, TABLES[name][0]), (first, end), device) for first, end, device in pieces]
-
-
-def rows(name: str, ends: Sequence[int], first: int = 0, between: tuple[int, int] | None = None) -> list[Shard]:
-    """Pieces of rows on devices `first` and those after it, of all columns or of some."""
-    starts = [0, *ends[:-1]]
-    return [
-        Shard(name, pair, between or (0, TABLES[name][1]), first + n)
-        for n, pair in enumerate(zip(starts, ends, strict=True))
-    ]
-
-
-def whole(**devices: int) -> list[Shard]:
-    return [s for name, device in devices.items() for s in columns(name, (0, TABLES[name][1], device))]
-
-
-def everywhere(size: int, *names: str) -> list[Shard]:
-    return [Shard(name, (0, TABLES[name][0]), (0, TABLES[name][1]), tuple(range(size))) for name in names]
-
+PIECES = Pieces("bags", TABLES)
+columns, rows, whole, everywhere = PIECES.columns, PIECES.rows, PIECES.whole, PIECES.everywhere
 
 TW, CW, RW, TWRW = "table_wise", "column_wise", "row_wise", "table_row_wise"
 TWCW, GRID, DP = "table_column_wise", "grid_shard", "data_parallel"
@@ -152,16 +134,6 @@ def make_model(device: str, mean: str = "") -> nn.Module:
     return model
 
 
-def sample(rank: int, step: int) -> KeyedJaggedTensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    lengths = torch.randint(0, 5, (len(TABLES) * SAMPLES,), generator=generator)
-    values = [
-        torch.randint(0, TABLES[name][0], (int(lengths[i * SAMPLES : (i + 1) * SAMPLES].sum()),), generator=generator)
-        for i, name in enumerate(TABLES)
-    ]
-    return KeyedJaggedTensor.from_lengths_sync([f"{name}_ids" for name in TABLES], torch.cat(values), lengths)
-
-
 def outputs(bags: Any, ids: KeyedJaggedTensor) -> torch.Tensor:
     """Pooled values in the order of `TABLES`; sharded collections order their keys by placement."""
     found = bags(ids).to_dict()
@@ -197,7 +169,8 @@ class GroupsOnCpus(DMPCollection, OnCpus):
                 shard.placement = _remote_device(f"rank:{shard.placement.rank()}/cpu")  # it says cpu:0
 
 
-POOLED_BY_SUM = Kind(make_model, outputs, sample, loss_of, EmbeddingBagCollectionSharder)
+IDS = functools.partial(sample, {f"{name}_ids": rows for name, (rows, _) in TABLES.items()}, SAMPLES)
+POOLED_BY_SUM = Kind(make_model, outputs, IDS, loss_of, EmbeddingBagCollectionSharder)
 
 
 def train(
@@ -272,10 +245,6 @@ def task_of(size: int, host_size: int | None = None) -> ShardingTask:
     return task_from_model(make_model("meta"), hosts, SAMPLES * size, optimizer="exact_sgd")
 
 
-def plan_of(task: ShardingTask, shards: list[Shard]) -> ShardingPlan:
-    return ShardingPlan.of(task, [dataclasses.replace(shard, table=f"bags.{shard.table}") for shard in shards])
-
-
 def run(size: int, function: Callable[[int], Any], **environment: str) -> list[Any]:
     """Return what each rank returns, in hosts of two ranks unless the environment says otherwise."""
     with pytest.MonkeyPatch.context() as patch:
@@ -302,7 +271,7 @@ def exported_for_cpus(task: ShardingTask, plan: ShardingPlan, model: nn.Module |
 def test_tables_of_a_collection_get_as_few_types_as_can_be(size: int, name: str) -> None:
     shards, types = PLANS[size, name]
     task = task_of(size)
-    plan = plan_of(task, shards)
+    plan = ShardingPlan.of(task, shards)
     exported = exported_for_cpus(task, plan)
     assert tuple(sharding.sharding_type for sharding in exported.plan["bags"].values()) == types
     if "several on a rank" not in name:  # their pieces are joined
@@ -314,13 +283,13 @@ def test_losses_outputs_and_weights_equal_the_unsharded_ones(size: int) -> None:
     """Of plans as they leave, and with rows of the only host called `table_row_wise`, as TorchRec's planner does."""
     task = task_of(size)
     named = {name: shards for (ranks, name), (shards, _) in PLANS.items() if ranks == size}
-    plans = {name: exported_for_cpus(task, plan_of(task, shards)) for name, shards in named.items()}
+    plans = {name: exported_for_cpus(task, ShardingPlan.of(task, shards)) for name, shards in named.items()}
     expected = {name: len(set(types)) for (ranks, name), (_, types) in PLANS.items() if ranks == size}
     if size == PER_HOST:
-        theirs = exported_for_cpus(task, plan_of(task, named["rows"]))
+        theirs = exported_for_cpus(task, ShardingPlan.of(task, named["rows"]))
         for name in "ac":
             theirs.plan["bags"][name].sharding_type = TWRW
-        assert from_torchrec(theirs, task) == plan_of(task, named["rows"])
+        assert from_torchrec(theirs, task) == ShardingPlan.of(task, named["rows"])
         plans["rows called otherwise"] = theirs
         expected["rows called otherwise"] = 2
     found = train_all(size, {name: functools.partial(train, plan=plan) for name, plan in plans.items()})
@@ -331,7 +300,7 @@ def test_losses_outputs_and_weights_equal_the_unsharded_ones(size: int) -> None:
 def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog: pytest.LogCaptureFixture) -> None:
     """Hosts of one rank, two in a domain, as in racks of many small hosts."""
     task = task_of(4, host_size=1)
-    exported = exported_for_cpus(task, plan_of(task, PLANS[4, "grid"][0]))
+    exported = exported_for_cpus(task, ShardingPlan.of(task, PLANS[4, "grid"][0]))
     assert caplog.messages == [
         "rows are cut over 2 ranks, 2 hosts: the job must set the environment variable TORCHREC_RESOLVED_POD_SIZE=2, "
         "TOPOLOGY_DOMAIN_MULTIPLE for TorchRec 1.6 and 1.7; earlier ones have no such domains"
@@ -352,8 +321,7 @@ def test_groups_train_together() -> None:
         shards, types = PLANS[2, name]
         of_groups = [
             dataclasses.replace(
-                shard, table=f"bags.{shard.table}",
-                devices=range(4) if len(shard.devices) > 1 else (shard.devices[0], shard.devices[0] + 2),
+                shard, devices=range(4) if len(shard.devices) > 1 else (shard.devices[0], shard.devices[0] + 2),
             )
             for shard in shards
         ]  # fmt: skip
@@ -377,7 +345,7 @@ POOLED = {
 def test_mean_pooled_tables_are_refused_where_torchrec_pools_them_wrongly() -> None:
     task = task_of(2)
     by_rows = [shard for table, (n, _) in TABLES.items() for shard in rows(table, (-(-n // 2), n))]
-    plans = {name: plan_of(task, by_rows if name == "all by rows" else PLANS[2, name][0]) for name, _ in POOLED}
+    plans = {name: ShardingPlan.of(task, by_rows if name == "all by rows" else PLANS[2, name][0]) for name, _ in POOLED}
     # Without a model nobody knows how it pools.
     exported = {name: to_torchrec(plan, task, device_type="cpu") for name, plan in plans.items()}
     jobs = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from torchrec.modules.mc_modules import (
     ManagedCollisionCollection,
     MCHManagedCollisionModule,
 )
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym import ShardingPlan, ShardingTask, Topology
+from shardgym import Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
 
 #: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
@@ -46,6 +49,42 @@ def remapped() -> nn.Module:
     )
     managed = ManagedCollisionCollection({"mc": collisions}, bags.embedding_bag_configs())
     return ManagedCollisionEmbeddingBagCollection(bags, managed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """Shards of the tables of the collection at `path`: name -> rows, columns."""
+
+    path: str
+    tables: dict[str, tuple[int, int]]
+
+    def columns(self, name: str, *pieces: tuple[int, int, int]) -> list[Shard]:
+        rows = (0, self.tables[name][0])
+        return [Shard(f"{self.path}.{name}", rows, (first, end), device) for first, end, device in pieces]
+
+    def rows(
+        self, name: str, ends: Sequence[int], first: int = 0, between: tuple[int, int] | None = None
+    ) -> list[Shard]:
+        """Pieces of rows on devices `first` and those after it, of all columns or of some."""
+        columns, pairs = between or (0, self.tables[name][1]), zip([0, *ends[:-1]], ends, strict=True)
+        return [Shard(f"{self.path}.{name}", pair, columns, first + n) for n, pair in enumerate(pairs)]
+
+    def whole(self, **devices: int) -> list[Shard]:
+        return [s for name, device in devices.items() for s in self.columns(name, (0, self.tables[name][1], device))]
+
+    def everywhere(self, size: int, *names: str) -> list[Shard]:
+        return [dataclasses.replace(s, devices=range(size)) for s in self.whole(**dict.fromkeys(names, 0))]
+
+
+def sample(rows: dict[str, int], samples: int, rank: int, step: int) -> KeyedJaggedTensor:
+    """Ids of a rank in a step: up to four of each sample and feature, of a table with so many rows."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    lengths = torch.randint(0, 5, (len(rows), samples), generator=generator)
+    ids = [
+        torch.randint(0, num, (int(of.sum()),), generator=generator)
+        for num, of in zip(rows.values(), lengths, strict=True)
+    ]
+    return KeyedJaggedTensor.from_lengths_sync(list(rows), torch.cat(ids), lengths.flatten())
 
 
 class Toy(nn.Module):

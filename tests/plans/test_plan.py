@@ -82,6 +82,10 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
             [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
             "rows [4, 5) columns [12, 16) of table 'wide' overlap: held by devices 0, 0",
         ),
+        (
+            [Shard("wide", (0, 5), (0, 16), (0, 1)), Shard("wide", (0, 5), (0, 16), 1)],
+            "rows [0, 5) columns [0, 16) of table 'wide' overlap: held by devices 0, 1, 1",
+        ),
         ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows [0, 6) columns [0, 16)"),
         ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
         ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),

@@ -112,21 +112,6 @@ def test_holders_in_some_groups_only_are_refused(devices, group_size, message):
         plan_of([Shard("a", *WHOLE, devices)], group_size).validate(TASK)
 
 
-@pytest.mark.parametrize(
-    ("shards", "message"),
-    [
-        ([Shard("a", *WHOLE, (1, 5)), Shard("a", *WHOLE, 0)], "overlap: held by devices 0, 1, 5"),
-        (
-            [Shard("a", (0, 40), (0, 16), 3), Shard("a", (20, 80), (0, 16), 3)],
-            r"rows \[20, 40\) columns \[0, 16\) of table 'a' overlap",
-        ),
-    ],
-)
-def test_rectangles_that_two_shards_hold_overlap(shards, message):
-    with pytest.raises(InfeasiblePlanError, match=message):
-        plan_of(shards).validate(TASK)
-
-
 def test_adjacent_rows_of_the_same_holders_are_one_shard():
     """Kinds, prices and exports follow; adjacent columns stay apart, as FBGEMM runs them."""
     whole = Shard("a", *WHOLE, 3)

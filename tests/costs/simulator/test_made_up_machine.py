@@ -6,9 +6,8 @@ TEST FIXTURE ONLY: times are a formula, so errors say nothing about real hardwar
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
+import collection_toys
 import numpy as np
 import pytest
 
@@ -38,9 +37,6 @@ def formula_ms(shard_set):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Collect with toys on two days, and train oracle and judge with the command."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    import collection_toys
-
     from shardgym.cli import main
     from shardgym.costs.fbgemm.jobs import StepTimes
 

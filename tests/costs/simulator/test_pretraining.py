@@ -132,9 +132,3 @@ def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
     assert all(path.stat().st_size > 5000 for path in (out / "report").iterdir())
     assert main(arguments) == 2
     assert "--force" in capsys.readouterr().err
-
-
-def test_command_names_what_is_missing(tmp_path, capsys):
-    assert main(["pretrain", str(tmp_path), "-o", str(tmp_path / "model")]) == 2
-    assert "no compute*.parquet or steps*.parquet" in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()

@@ -102,15 +102,6 @@ def test_devices_and_links_of_another_kind_are_noted(model, task, plans, changes
             assert note.startswith(f"{UNFAMILIAR}: {expected}")
 
 
-def test_a_familiar_plan_has_no_notes_and_an_unfamiliar_one_says_so(oracle, task, plans):
-    assert oracle.evaluate(task, plans[:1])[0].notes == ()
-    huge = dataclasses.replace(task.tables[0], num_embeddings=1_000_000_000, embedding_dim=1024)
-    far = dataclasses.replace(task, tables=(huge, *task.tables[1:]), topology=Topology(3, (2**50,) * 3))
-    plan = ShardingPlan.table_wise(far, [n % 3 for n in range(12)])
-    (cost,) = oracle.evaluate(far, [plan])
-    assert f"{UNFAMILIAR}: what a device holds" in cost.notes
-
-
 @pytest.mark.parametrize(("field", "value"), [("precision", "fp16"), ("optimizer", "adam")])
 def test_a_kind_of_task_that_was_not_trained_on_is_refused(oracle, task, field, value):
     other = dataclasses.replace(task, **{field: value})

@@ -165,7 +165,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     spreads = []
     for n, devices, of_form in forms:
         start, end = end, end + len(of_form)
-        sizes = np.array([piece_bytes(task, key) for key in of_form], dtype=np.int64)
+        sizes = np.array([piece_bytes(task, key)[0] for key in of_form], dtype=np.int64)
         if sizes.max() > most:
             continue
         of_spread = ms[start:end]

@@ -42,11 +42,6 @@ class _Choice(NamedTuple):
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
     """Return what devices should share, the best first; nothing where sharing brings nothing.
 
-    Args:
-        pricing: of the task, where nothing is shared.
-        forms: in which tables can be shared.
-        budget: of time.
-
     Raises:
         OutOfTime: the budget is spent.
     """
@@ -65,7 +60,7 @@ def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: B
     """Yield what to share where columns find no room: the largest tables at least, and what climbs lead to from there.
 
     First those of which not even the narrowest piece fits on a device, then the 1, 2, 4, ... largest, all in their
-    smallest pieces. Arguments and errors are those of `shared_on_average`.
+    smallest pieces. Raises `OutOfTime`, too.
     """
     shards = pricing.shards
     average = _AverageDevices(pricing, forms)

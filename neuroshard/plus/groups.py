@@ -54,13 +54,7 @@ def plan_of_groups(task: ShardingTask, shards: Iterable[Shard], size: int) -> Sh
 
 
 class GroupCosts(AdditiveCosts):
-    """The prices of the devices of one group, of which all others do the same.
-
-    Args:
-        costs: of whole tasks.
-        task: a whole one.
-        size: devices of a group.
-    """
+    """The prices of the devices of one group of a whole task, of which all others do the same."""
 
     def __init__(self, costs: AdditiveCosts, task: ShardingTask, size: int) -> None:
         number = costs.add_task(task)

@@ -32,12 +32,8 @@ def with_better_kinds(
     """Return what an allocation becomes by changes of one table at a time, each followed by a descent.
 
     A table of the most loaded devices becomes shared, a shared one gets another form, or its columns are placed. Of all
-    such changes, those that look best by exact prices are tried.
-
-    Args:
-        best: to start from.
-        forms: in which tables can be shared.
-        search_beside: returns the search over the columns of the tables that are not shared.
+    such changes, those that look best by exact prices are tried. `search_beside` returns the search over the columns of
+    the tables that are not shared.
     """
     improved = True
     while improved:

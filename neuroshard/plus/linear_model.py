@@ -62,12 +62,7 @@ class LinearModel:
 
 
 def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
-    """Return the model of a task.
-
-    Args:
-        pricing: of the task.
-        examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
-    """
+    """Return the model of a task by which devices of examples, units of shape (D, T), come out right."""
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
     memory = pricing.memory
@@ -115,11 +110,7 @@ def levelled(model: LinearModel) -> LinearModel:
 
 
 def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
-    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for.
-
-    Returns:
-        `unit_ms`, `widest_ms` and `floor` of a `LinearModel`.
-    """
+    """Return `unit_ms`, `widest_ms` and `floor`: a device is wider or narrower, which another one makes up for."""
     shards = pricing.shards
     devices = shards.task.num_devices
     all_loads = pricing.vectors[shards.first + pricing.units, -LOADS:].sum(axis=0)

@@ -70,9 +70,7 @@ def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> tuple[Floats, Fl
     A step takes what the slowest device does first, and what the slowest device does after that (see
     `shardgym.costs.links.exchange_times`). Where ids are hidden, that is forward and backward compute with one
     exchange, and then another exchange; otherwise forward compute, and then backward compute with both exchanges.
-
-    Returns:
-        Weights of forward and backward compute in both, shape (2, 2), and of an exchange, shape (2,).
+    Returned are weights of forward and backward compute in both, shape (2, 2), and of an exchange, shape (2,).
     """
     if costs.ids_hidden(task):
         return np.array([[1.0, 1.0], [0.0, 0.0]]), np.ones(2)
@@ -82,13 +80,8 @@ def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> tuple[Floats, Fl
 def node_loads(ms: Floats, columns: float, prices: NodePrices, transfers: Floats) -> Floats:
     """Return what a table brings to the node that holds it, in ms, of each the largest counts, shape (3,).
 
-    That is what its devices do first and at last, and what all devices wait for inside of nodes.
-
-    Args:
-        ms: that each device of a node does for it, first and at last, shape (n, 2).
-        columns: of the table.
-        prices: of exchanges.
-        transfers: how often outputs are exchanged in the same, shape (2,).
+    That is what its devices do first and at last, and what all devices wait for inside of nodes. `ms` is what each
+    device of a node does for it, first and at last, shape (n, 2), `transfers` how often outputs are exchanged in these.
     """
     sent_ms = transfers * prices.sent_ms * columns
     return np.array([*(ms.max(axis=0) + sent_ms), float(transfers.sum()) * prices.inside_ms * columns])
@@ -99,13 +92,8 @@ def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
 
     The largest tables come first, each to where the sum of the largest loads stays least. Then tables of the nodes
     that have most move and swap nodes as long as that helps. Where no node has room for a table, the one with most
-    room gets it.
-
-    Args:
-        loads: of tables, `node_loads`, shape (T, 3).
-        base: what each node has besides, shape (N, 3).
-        sizes: bytes of each table on a device, shape (T,).
-        room: bytes that the devices of each node have for them, shape (N,).
+    room gets it. Loads are those of tables, (T, 3), and what nodes have besides, (N, 3); sizes are bytes of tables on a
+    device, (T,), and room those that the devices of each node have for them, (N,).
     """
     # An even share is 1, which keeps powers within range.
     unit = max(float((loads.sum(axis=0) / len(base) + base.max(axis=0)).max()), 1e-12)

@@ -100,8 +100,7 @@ class Placement:
     def cut_anew(self, draws: Floats) -> None:
         """Take tables off, the first of them from the most loaded device; place each in a piece less, as many, or more.
 
-        Args:
-            draws: random numbers from 0 to 1, shape (`DRAWS_PER_KICK`,).
+        Draws are `DRAWS_PER_KICK` random numbers from 0 to 1.
         """
         taken: dict[int, float] = {}
         for n in range(1 + int(draws[0] * KICK_MOVES)):
@@ -128,15 +127,9 @@ class Placement:
 
 
 def kick_and_descend(model: LinearModel, best: Ints, draws: Floats) -> tuple[list[Ints], int]:
-    """Disturb the best placement and descend again, as often as there are draws.
+    """Disturb the best placement, units of shape (D, T), and descend again, for each of (N, `DRAWS_PER_KICK`) draws.
 
-    Args:
-        model: of prices.
-        best: units of the placement, shape (D, T).
-        draws: random numbers from 0 to 1, of every kick, shape (N, `DRAWS_PER_KICK`).
-
-    Returns:
-        The units of every placement that was better than all before, and how many moves were looked at.
+    Returns the units of every placement that was better than all before, and how many moves were looked at.
     """
     better: list[Ints] = []
     looked_at = 0
@@ -173,12 +166,8 @@ def constructed(model: LinearModel) -> Iterator[Placement]:
 def cut_and_place(model: LinearModel, most_ms: float, most_units: int, most_bytes: int, by_bytes: float) -> Placement:
     """Cut every table into the fewest even pieces within limits, and return all pieces placed, largest first.
 
-    Args:
-        model: prices.
-        most_ms: of a piece, the price of its width included.
-        most_units: of a piece.
-        most_bytes: of a piece. Tables of which a single unit exceeds a limit are cut into units.
-        by_bytes: a piece is as large as its share of all ms or this x its share of all bytes, whichever is more.
+    Tables of which a single unit exceeds a limit are cut into units; `most_ms` includes the price of a width. A piece
+    is as large as its share of all ms or `by_bytes` x its share of all bytes, whichever is more.
     """
     price_of_unit = model.unit_ms + model.widest_ms
     low, high = np.ones_like(model.units), model.units

@@ -84,12 +84,7 @@ class Pricing:
         return self.costs.compute_ms(sums)
 
     def totals(self, compute: Floats, loads: Floats) -> Floats:
-        """Return what whole plans take in ms, communication included and quantized, shape (P,).
-
-        Args:
-            compute: forward and backward of every device in ms, shape (P, D, 2).
-            loads: of every device, shape (P, D, LOADS).
-        """
+        """Return what plans take in ms, quantized, by compute of devices, (P, D, 2), and loads, (P, D, LOADS)."""
         return self.costs.slowest_ms(self._task, compute, loads)
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
@@ -99,9 +94,6 @@ class Pricing:
         compute, weighing relative errors. What a device takes is a line in what its shards take alone, their number,
         and their latents. Of a cost that is no sum, as fused kernels take less than one by one, this is the line that
         is nearest where the search is. It is about what columns add to that which devices hold besides.
-
-        Args:
-            examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
         """
         rows = np.flatnonzero(self.shards.columns)
         alone = np.zeros(len(self.shards))
@@ -141,12 +133,9 @@ class Pricing:
         return vectors
 
     def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
-        """Return the added vectors of giver and taker after each of some moves, shape (M, 2, V).
+        """Return the added vectors of giver and taker after each of some moves, (M, 6) to (M, 2, V).
 
-        Args:
-            units: before, shape (D, T).
-            sums: likewise, shape (D, V).
-            moves: see `best_move`, shape (M, 6).
+        Units and sums are those before, moves as in `Placement.best_move`.
         """
         givers, takers, tables, given, backs, back_units = moves.T
         number = np.arange(len(moves))

@@ -92,13 +92,9 @@ def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
 def forms_of(
     task: ShardingTask, costs: AdditiveCosts, kinds: Container[str], *, in_host: bool = False
 ) -> list[list[Form]]:
-    """Return the ways to share each table, none of which takes more than some device has.
+    """Return the ways to share each table by some of TorchRec's sharding types, as far as some device has the memory.
 
-    Args:
-        task: the task.
-        costs: of its shards.
-        kinds: TorchRec's sharding types that there may be.
-        in_host: whether rows may be in the memory of hosts, with caches of some sizes.
+    If `in_host`, rows may be in the memory of hosts, with caches of some sizes.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     several = has_domains(task)
@@ -126,9 +122,7 @@ def forms_of(
     if not keys:
         return [[] for _ in task.tables]
     vectors = costs.vectors(costs.encode_keys(task, keys))
-    sizes = np.array([piece_bytes(task, key) for key in keys], dtype=np.int64)
-    others = [_shard_of(task, key) if key.compute_kernel != "fused" else None for key in keys]
-    on_host = np.array([0 if shard is None else shard.host_bytes(task) for shard in others], dtype=np.int64)
+    sizes, on_host = np.array([piece_bytes(task, key) for key in keys], dtype=np.int64).T
     number = {key: n for n, key in enumerate(keys)}
     most = max(task.capacity_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
@@ -143,20 +137,15 @@ def forms_of(
     return found
 
 
-def piece_bytes(task: ShardingTask, key: ShardKey) -> int:
-    """Return the bytes of a piece on each device that holds it."""
-    if key.compute_kernel != "fused":
-        return _shard_of(task, key).bytes(task)
+def piece_bytes(task: ShardingTask, key: ShardKey) -> tuple[int, int]:
+    """Return the bytes of a piece on each device that holds it, and on its host."""
     holders = task.num_devices // key.served if key.served else 1
-    table = task.table(key.table)
-    return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders)
-
-
-def _shard_of(task: ShardingTask, key: ShardKey) -> Shard:
-    """Return a shard of a piece, on as many devices as hold it."""
-    holders = task.num_devices // key.served if key.served else 1
+    if key.compute_kernel == "fused":
+        table = task.table(key.table)
+        return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders), 0
     kernel = key.compute_kernel, key.cache_load_factor
-    return Shard(key.table, key.row_range, (0, key.columns), tuple(range(holders)), *kernel)
+    shard = Shard(key.table, key.row_range, (0, key.columns), tuple(range(holders)), *kernel)
+    return shard.bytes(task), shard.host_bytes(task)
 
 
 def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:

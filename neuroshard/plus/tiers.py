@@ -27,37 +27,23 @@ class TieredShards(ShardTable):
     """Shards of 0, 1, 2, ... units of columns, each of whose rows can be split in several ways.
 
     Ways of a row follow each other as those of its table do, from the one that takes least of the device's memory on.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-        splits: of each table, see `splits_of`.
-
-    Attributes:
-        bytes: of each row in its first way, shape (R,).
-        splits: as given.
-        first_way: number of each row's first way, shape (R,).
-        ways: number of the ways of each row, shape (R,).
-        way_vectors: what each way adds to the sums of a device, see `AdditiveCosts.vectors`, shape (W, V).
-        way_bytes: that each takes in the memory of the device, shape (W,).
-        way_host_bytes: likewise of the host.
-        gain: time that the next way of the same row saves per byte of the device's memory, in ms, 0 for the last one,
-            shape (W,).
     """
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts, splits: Sequence[Sequence[Split]]) -> None:
         super().__init__(task)
-        self.splits = splits
+        self.splits = splits  #: of each table, see `splits_of`
         counts = np.array([len(of_table) for of_table in splits])
-        self.ways: Ints = np.where(self.columns > 0, counts[self.tables], 1)
-        self.first_way: Ints = np.cumsum(self.ways) - self.ways
+        self.ways: Ints = np.where(self.columns > 0, counts[self.tables], 1)  #: number of them of each row, shape (R,)
+        self.first_way: Ints = np.cumsum(self.ways) - self.ways  #: number of each row's first way, shape (R,)
+        #: What each way takes in the memory of the device, and of the host, shape (W,).
         self.way_bytes, self.way_host_bytes = self._sizes()
         self.bytes = self.way_bytes[self.first_way]
-        self.way_vectors: Floats = self._vectors(costs)
+        self.way_vectors: Floats = self._vectors(costs)  #: that ways add to the sums of a device, shape (W, V)
         ms = np.zeros(len(self.way_bytes))
         of_rows = np.repeat(self.columns > 0, self.ways)
         ms[of_rows] = added_ms(task, costs, self.way_vectors[of_rows])
         more = np.maximum(np.diff(self.way_bytes, append=0), 1)
+        #: Time that the next way of the same row saves per byte of the device, in ms, 0 for the last one, shape (W,).
         self.gain: Floats = np.maximum(-np.diff(ms, append=0), 0.0) / more
         self.gain[self.first_way + self.ways - 1] = 0.0
 
@@ -182,15 +168,8 @@ class TieredPricing(Pricing):
 
     Memory of a device has a price, `byte_ms`: what the last byte saves if all tables share the memory of all devices.
     Rows are described as they are best split at this price, so that searches see what a device takes to first order,
-    however full it is; sums of devices are those after their memory was filled.
-
-    Args:
-        shards: of the task.
-        costs: of the cost model.
-        alike: whether all shards of a table are split in the same way, as TorchRec has one kernel for each table.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
+    however full it is; sums of devices are those after their memory was filled. If `alike`, all shards of a table are
+    split in the same way, as TorchRec has one kernel for each table.
     """
 
     shards: TieredShards

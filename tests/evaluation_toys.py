@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import multiprocessing
 import os
 import signal
@@ -17,6 +19,7 @@ from shardgym import CostModel, EmbeddingTable, NoFeasiblePlanError, PlanCost, S
 from shardgym.errors import MeasurementError
 from shardgym.evaluation.solver import solver_names
 
+TOY = "evaluation_toys:"
 #: Registered solvers that this environment can run.
 INSTALLED = [name for name in solver_names() if not name.startswith("torchrec") or find_spec("torchrec")]
 
@@ -227,3 +230,22 @@ class Spies:
     def solve(self, task, cost, seed=0, time_limit_s=None):
         type(self).seen.append(cost)
         return Halves().solve(task, cost)
+
+
+def edit(folder, number, change):
+    """Change the record on line `number` by hand."""
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[number - 1])
+    change(record)
+    lines[number - 1] = json.dumps(record)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def pack(folder):
+    """Put packed records in the place of plain ones, as boards are committed; returns where they are."""
+    path = folder / "records.jsonl"
+    packed = folder / "records.jsonl.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    path.unlink()
+    return packed

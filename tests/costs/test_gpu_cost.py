@@ -1,12 +1,12 @@
 """The GPU model: what fused kernels and exchanges must show, whatever the constants."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 from sums import compute_ms
 
+from neuroshard.plus.sharing import even_rows
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
@@ -243,7 +243,7 @@ def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
     assert before[:, 3] == pytest.approx(exchange_ms(links, widths, 65536, 4))
     assert after[:, [0, 1, 4]].tolist() == before[:, [0, 1, 4]].tolist()
     assert (after[:, 2] < before[:, 2]).all()
-    rows = [Shard(TABLE.name, edges, (0, TABLE.embedding_dim), n) for n, edges in enumerate(even_edges(16))]
+    rows = even_rows(TABLE, 16)
     gathered = reduce_scatter_ms(preset, np.array(65536.0 * 64 * 2))
     assert placed(halved, rows).per_device[:, 3] == pytest.approx(np.full(16, gathered))
     everywhere = [Shard.whole(TABLE, *range(16))]
@@ -293,25 +293,19 @@ def test_a_cost_says_when_nothing_published_is_near(hardware, options, noted):
 def test_row_shards_and_replicas_take_what_their_collectives_do(hardware):
     """On two nodes by the links of the data sheet, whether the card or the task's topology names them."""
     cost, links = make_cost("gpu", hardware=hardware), Topology.preset("dgx-h100", 16)
-    rows = [Shard(TABLE.name, edges, (0, TABLE.embedding_dim), n) for n, edges in enumerate(even_edges(16))]
+    rows = even_rows(TABLE, 16)
     output_bytes, gradient_bytes = np.array(65536.0 * 64 * 4), np.array(4.0 * TABLE.num_embeddings * 64)
     by_rows, replicated = placed(cost, rows), placed(cost, [Shard.whole(TABLE, *range(16))])
     assert by_rows.per_device[:, 3] == pytest.approx(float(reduce_scatter_ms(links, output_bytes)))
     assert replicated.per_device[:, 3] == pytest.approx(float(all_reduce_ms(links, gradient_bytes)))
 
 
-def even_edges(parts):
-    edges = np.linspace(0, TABLE.num_embeddings, parts + 1).astype(int).tolist()
-    return list(itertools.pairwise(edges))
-
-
 def test_rows_of_one_node_are_added_up_there():
     """Only the sums cross the network, so a table on one node of two costs less than over both."""
     cost = make_cost("gpu")
-    edges = even_edges(8)
-    width = (0, TABLE.embedding_dim)
-    one_node = placed(cost, [Shard(TABLE.name, e, width, n) for n, e in enumerate(edges)])
-    spread = placed(cost, [Shard(TABLE.name, e, width, 2 * n) for n, e in enumerate(edges)])
+    shards = even_rows(TABLE, 8)
+    one_node = placed(cost, shards)
+    spread = placed(cost, [dataclasses.replace(shard, devices=(2 * n,)) for n, shard in enumerate(shards)])
     links = Topology.preset("dgx-h100", 16)
     inside = float(reduce_scatter_ms(part_of(links, 8), np.array(65536.0 * TABLE.embedding_dim * 4)))
     assert (one_node.per_device[:, 3] > inside).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_toys import CountCost, ToySuite, toy_tasks
+from evaluation_toys import TOY, CountCost, ToySuite, toy_tasks
 
 from shardgym.cli import main
 from shardgym.errors import InputError
@@ -17,7 +17,6 @@ def run(out, *specs, **options):
     return evaluate(ToySuite(toy_tasks()), list(specs), out=out, judge=CountCost(), oracle="roofline", **options)
 
 
-TOY = "evaluation_toys:"
 ONE, TWO = SolverSpec(TOY + "Tuned", {"k": 1}, "one"), SolverSpec(TOY + "Tuned", {"k": 2}, "two")
 
 

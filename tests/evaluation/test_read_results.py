@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from evaluation_toys import DriftingCost, ToySuite, toy_tasks
-from verify_toys import TOY, pack
+from evaluation_toys import TOY, DriftingCost, ToySuite, pack, toy_tasks
 
 import shardgym
 from shardgym.evaluation import SolverSpec, evaluate

@@ -6,13 +6,11 @@ import dataclasses
 import logging
 
 import pytest
-from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
+from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
 from shardgym.files import only_writer
-
-TOY = "evaluation_toys:"
 
 
 @pytest.fixture

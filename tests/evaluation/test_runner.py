@@ -7,14 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
+from evaluation_toys import TOY, BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
 from shardgym import load_suite
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
 from shardgym.evaluation.result import Result
-
-TOY = "evaluation_toys:"
 
 
 def run(out, *solvers, suite=None, judge=None, **options):

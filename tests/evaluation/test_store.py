@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from evaluation_toys import CountCost, Halves, Lopsided, ToySuite, Tuned, toy_tasks
-from verify_toys import TOY, pack
+from evaluation_toys import TOY, CountCost, Halves, Lopsided, ToySuite, Tuned, pack, toy_tasks
 
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
-from verify_toys import TOY, edit, pack
+from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, edit, pack, toy_tasks
 
 from shardgym import load_suite
 from shardgym.cli import main

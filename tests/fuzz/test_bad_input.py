@@ -69,11 +69,7 @@ def with_field(data, path, value):
     [
         ("task", ("batch_size",), -4, "batch_size: "),
         ("task", ("batch_sise",), 64, "batch_sise"),
-        ("task", ("tables", 0, "ids"), {"kind": "zpif", "s": 1}, "tables.0.ids"),
-        ("task", ("tables", 1, "name"), "t0", "table names must be distinct"),
-        ("task", ("topology", "memory_bytes"), [480], "memory_bytes has 1 entries for 2 devices"),
         ("plan", ("task_hash",), "0" * 64, "plan is for task 000000000000"),
-        ("plan", ("shards", 0, "rows"), [5, 5], "expected start < end"),
         ("plan", ("shards", 0, "devise"), 1, "shards.0.devise"),
     ],
 )

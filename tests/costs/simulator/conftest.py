@@ -149,12 +149,6 @@ def model(data_folder, quick_settings, tmp_path_factory, worker_id) -> Path:
 
 
 @pytest.fixture
-def formula():
-    """Forward and backward ms of tables on the made-up machine, without noise."""
-    return formula_ms
-
-
-@pytest.fixture
 def oracle(model):
     return make_cost("simulator", weights=model)
 

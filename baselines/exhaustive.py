@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -10,12 +9,9 @@ import math
 import numpy as np
 
 from baselines.placement_prices import PlacementPrices
+from baselines.queries import IncumbentSearch, SearchRun
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError, check_int
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, check_solve_arguments
-from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tasks.task import ShardingTask
@@ -24,7 +20,7 @@ from shardgym.tasks.task import ShardingTask
 _PRICED_TOGETHER = 2048
 
 
-class Exhaustive:
+class Exhaustive(IncumbentSearch):
     """Try every plan of a tiny task: the result is optimal by the oracle among the plans that are tried.
 
     Those are all placements of whole tables, or with `parts` of tables cut into up to so many equal parts of columns.
@@ -44,25 +40,13 @@ class Exhaustive:
         self.parts = check_int("parts", parts, 1)
         self.limit = check_int("limit", limit, 1)
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan; `seed` makes no difference, as nothing is drawn. A time limit may end the proof early.
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """See `IncumbentSearch`; nothing is drawn, and a time limit may end the proof early.
 
         Raises:
-            NoFeasiblePlanError: no such plan fits into memory.
-            InputError: the task has more placements than `limit`; or an argument is of another kind, or `cost` cannot
-                price tasks of this kind.
+            InputError: the task has more placements than `limit`.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
-        check_possible(task)
-        budget = Budget(time_limit_s)
+        task = run.task
         parts = [self._parts_of(table.embedding_dim) for table in task.tables]
         self._check_size(task, parts)
         shards = [
@@ -71,22 +55,19 @@ class Exhaustive:
             for taken in range(1, count + 1)
         ]
         allocations = enumerate_allocations(task, parts)
-        if not len(allocations):
+        if not len(allocations) and start is None:
             pieces = "whole tables" if self.parts == 1 else f"tables in up to {self.parts} parts"
             raise NoFeasiblePlanError(f"no placement of {pieces} fits into the memory of {task.num_devices} devices")
         # Candidate c of a table is c + 1 of its parts.
         table_of = np.repeat(np.arange(task.num_tables), parts)
         taken = np.concatenate([np.arange(1, count + 1) for count in parts])
-        prices = PlacementPrices(task, cost, shards)
-        incumbent = Incumbent(task, cost, observer)
-        with contextlib.suppress(OutOfTime):
-            for first in range(0, len(allocations), _PRICED_TOGETHER):
-                held: Bools = allocations[first : first + _PRICED_TOGETHER][:, :, table_of] == taken
-                totals: Floats = prices.totals(held)
-                best = int(totals.argmin())
-                incumbent.update(functools.partial(prices.plan, held[best]), float(totals[best]))
-                budget.check()
-        return incumbent.plan()
+        prices = PlacementPrices(task, run.cost, shards)
+        for first in range(0, len(allocations), _PRICED_TOGETHER):
+            held: Bools = allocations[first : first + _PRICED_TOGETHER][:, :, table_of] == taken
+            totals: Floats = prices.totals(held)
+            best = int(totals.argmin())
+            run.incumbent.update(functools.partial(prices.plan, held[best]), float(totals[best]))
+            run.budget.check()
 
     def _parts_of(self, columns: int) -> int:
         """Return into how many parts a table of so many columns may be cut."""

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
 from baselines.greedy import alone_ms, place_greedily, whole_table_ms
+from baselines.lpt import Pieces, halves, merged, place_with_cuts
 from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of

@@ -1,18 +1,21 @@
-"""Searches by a number of queries: random plans, changes that make a plan cheaper, and simulated annealing."""
+"""Searches: random plans, changes that make a plan cheaper, simulated annealing, and halvings as long as they help."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 
 import numpy as np
 
+from baselines.greedy import place_greedily
+from baselines.lpt import halved, merged, place_with_cuts, whole_tables
 from baselines.placement_prices import Changes, Neighbourhood, PlacementPrices, joined
-from baselines.queries import Queries, QuerySearch, SearchRun
+from baselines.queries import IncumbentSearch, Queries, QuerySearch, SearchRun
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
+from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tasks.task import ShardingTask
 
 #: Changes that local search prices together.
@@ -21,6 +24,8 @@ _PRICED_TOGETHER = 64
 _MEASURED_TOGETHER = 8
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
+#: Cuts of `column_greedy` in vain, in succession, after which it ends.
+_CUTS_IN_VAIN = 8
 #: Of annealing, as shares of the first plan's cost.
 START_TEMPERATURE = 0.005
 END_TEMPERATURE = 0.0001
@@ -96,6 +101,34 @@ class LocalSearch(QuerySearch):
             Changes(swaps[0], placement.devices[swaps[1]], swaps[1], np.zeros(len(swaps[0]), dtype=np.bool_)),
             Changes(*moves, none, ~whole),
         ])  # fmt: skip
+
+
+class ColumnGreedy(IncumbentSearch):
+    """Halve the costliest shards by columns while that helps, placing everything anew by `lpt_whole` after every cut.
+
+    Every round halves one shard, places all by longest processing time first, and asks the oracle. A cut that does not
+    make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
+    shard. Where shards do not fit into memory, the largest are halved first. The costliest shard is the one with the
+    longest compute alone on a device. NeuroShard tries such cuts in a beam search (Zha et al., MLSys 2023, section 3).
+    """
+
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """See `IncumbentSearch`; nothing is drawn."""
+        del start
+        task, cost, incumbent = run.task, run.cost, run.incumbent
+        pieces, plan = place_with_cuts(task, cost, whole_tables(task, cost))
+        incumbent.offer(merged(task, plan))
+        in_vain = 0
+        while in_vain < _CUTS_IN_VAIN:
+            run.budget.check()
+            able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
+            if not able:
+                break
+            pieces = halved(task, cost, pieces, max(able, key=lambda n: pieces.alone_ms[n]))
+            best_ms = incumbent.cost_ms
+            with contextlib.suppress(NoFeasiblePlanError):
+                incumbent.offer(merged(task, place_greedily(task, pieces.alone_ms, pieces.shards)))
+            in_vain = 0 if incumbent.cost_ms < best_ms else in_vain + 1
 
 
 def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:

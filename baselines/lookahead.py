@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.column_greedy import halves
 from baselines.greedy import devices_with_room
+from baselines.lpt import halves
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, additive_costs

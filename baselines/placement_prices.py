@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.column_greedy import halves
+from baselines.lpt import halves
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS

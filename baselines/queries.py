@@ -7,7 +7,7 @@ import contextlib
 import math
 from dataclasses import dataclass
 
-from baselines.column_greedy import place_with_cuts, whole_tables
+from baselines.lpt import place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel
 from shardgym.errors import check_int
 from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime

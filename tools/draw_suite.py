@@ -36,8 +36,8 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from baselines.column_greedy import merged, place_with_cuts, whole_tables
 from baselines.greedy import alone_ms
+from baselines.lpt import merged, place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, UNFAMILIAR
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, ShardGymError

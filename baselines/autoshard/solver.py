@@ -226,20 +226,18 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
     cost and bytes; it takes any number of tables and devices. Solving asks no oracle.
 
     Training is that of IMPALA (arXiv:1802.01561). Actors, which are the rows of a native vector environment, play the
-    episodes of several updates; a learner makes the updates one after the other. So from the second on, the policy that
-    learns is no longer the one that played. `vtrace` corrects for that, with both ratios clipped at 1.
+    episodes of several updates, which a learner makes one after the other; `vtrace` corrects for policies that are no
+    longer the one that played, with both ratios clipped at 1.
 
     Where it differs from the published code (`bench.py`, `training.py`, `run_autoshard.py`):
 
-    - Devices without room are masked. There, a plan that overflows memory earns a negative reward, and one that the
-      trained policy makes ends the program. Here an episode earns -1 when a table fits nowhere any more.
-    - The value depends on the devices, too. There it sees the tables alone and is the same whatever was placed where,
-      so that V-trace has nothing to carry back but the last reward.
+    - Devices without room are masked, and an episode earns -1 when a table fits nowhere any more. There, a plan that
+      overflows memory earns a negative reward, and one that the trained policy makes ends the program.
+    - The value depends on the devices, too; there, it sees the tables alone.
     - Predicted costs in the policy are relative to the task's even share, bytes to the device's memory, and errors of
-      the cost layers to the mean of their plan: there, one task or one kind of tasks was trained on.
+      the cost layers to the mean of their plan.
     - Amounts in the table features are logarithms, scaled by the tables of all training tasks.
-    - The cost layers start from random plans and have one update with each of the policy's instead of twenty, which
-      would take most of the time.
+    - The cost layers start from random plans and have one update with each of the policy's instead of twenty.
     - Sequences are whole episodes instead of 100 steps, and an update has several episodes on each of some tasks.
 
     See `LearnedSolver` for arguments, fitting and files, and `AutoShardSettings` for the settings.

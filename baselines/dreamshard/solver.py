@@ -264,14 +264,12 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
 
     Where it differs from the published code (`training.py`, `env.py`, `models.py`):
 
-    - Devices without room are masked when probabilities are computed for the gradient, too, not only when devices are
-      drawn. A table that fits nowhere ends the episode, which counts as twice the worst of its task; there, training
-      crashes.
-    - Each network has an Adam of its own, so that momentum never moves the one that is not being trained.
-    - Features are scaled by the tables of all training tasks and the amounts are logarithms; there, rows, size and
-      pooling factor are scaled per task, and the dimension not at all.
-    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the mean of
-      the task's tables.
+    - Devices without room are masked for the gradient, too. A table that fits nowhere ends the episode, which counts as
+      twice the worst of its task; there, training crashes.
+    - Each network has an Adam of its own.
+    - Features are scaled by the tables of all training tasks and amounts are logarithms; there, three are scaled per
+      task, and the dimension not at all.
+    - Costs are relative: errors to the plan's cost, predicted costs in the policy to the mean of the task's tables.
     - An empty device is an empty set; there, it holds a table of zeros.
     - An update plays episodes on several tasks, and rewards are normalised within each.
     - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.

@@ -203,7 +203,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             minutes: begin no step after so long.
             evaluate_every: steps between evaluations on the validation tasks, each followed by a checkpoint; a
                 twentieth of the steps when None.
-            checkpoint_dir: folder that checkpoints and the learning curve are written to.
+            checkpoint_dir: folder that checkpoints are written to.
             resume: go on from the checkpoint there, if there is one.
             progress: whether a bar is shown on standard error.
             source: where the tasks come from, for the card.
@@ -233,15 +233,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                     "oracle": f"{cost.name} {cost.version} {cost.hardware}",
                 }
                 folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-                options = TrainingOptions(every, minutes, folder, resume, progress)
-                log = train(
-                    learner,
-                    lambda: self._validate(network, held_out, oracle, int(seed)),
-                    steps=steps,
-                    seed=int(seed),
-                    identity=identity,
-                    options=options,
-                )
+                options = TrainingOptions(steps, int(seed), identity, every, minutes, folder, resume, progress)
+                log = train(learner, lambda: self._validate(network, held_out, oracle, int(seed)), options)
         card = self._card_of(network, scale, summary, summarise(held_out, source), oracle, int(seed), log)
         self._own = self._used = Fitted(network, card)
         return self

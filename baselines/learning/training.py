@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import csv
 import dataclasses
 import io
 import json
@@ -29,7 +28,6 @@ from shardgym.progress import progress_bar
 from shardgym.tasks.task import ShardingTask
 
 CHECKPOINT = "checkpoint.pt"
-CURVE = "curve.csv"
 SCHEMA = "shardgym.solver_checkpoint/2"
 
 _LOG = logging.getLogger("shardgym.solvers.fit")
@@ -114,8 +112,11 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the loop runs; nothing in here changes what is learned, but for `minutes`."""
+    """How the loop runs."""
 
+    steps: int  #: to make in all
+    seed: int  #: of all chance
+    identity: dict[str, Any]  #: besides these, what a checkpoint must have to be gone on from
     evaluate_every: int = 10  #: steps between evaluations, each followed by a checkpoint
     minutes: float | None = None  #: begin no step after so long; None for no limit
     checkpoint_dir: Path | None = None  #: folder of checkpoint and curve; None for none
@@ -123,15 +124,7 @@ class TrainingOptions:
     progress: bool = False  #: whether a bar is shown
 
 
-def train(
-    learner: Learner,
-    validate: Callable[[], dict[str, float]],
-    *,
-    steps: int,
-    seed: int,
-    identity: dict[str, Any],
-    options: TrainingOptions,
-) -> TrainingLog:
+def train(learner: Learner, validate: Callable[[], dict[str, float]], options: TrainingOptions) -> TrainingLog:
     """Train, and leave the best weights of all evaluations in the learner's network.
 
     The same learner, steps and seed give the same weights, also when training was killed and resumed. `validate`
@@ -143,7 +136,7 @@ def train(
         InputError: there is a checkpoint already and `resume` is not set, or the other way round; or it is of another
             training or damaged.
     """
-    loop = _Loop(learner, validate, steps, seed, identity, options)
+    loop = _Loop(learner, validate, options)
     folder = options.checkpoint_dir
     if folder is None:
         if options.resume:
@@ -156,16 +149,12 @@ def train(
 
 
 class _Loop:
-    def __init__(
-        self, learner: Learner, validate: Callable[[], dict[str, float]], steps: int, seed: int,
-        identity: dict[str, Any], options: TrainingOptions,
-    ) -> None:  # fmt: skip
+    def __init__(self, learner: Learner, validate: Callable[[], dict[str, float]], options: TrainingOptions) -> None:
         self._learner = learner
         self._validate = validate
-        self._steps = steps
-        self._seed = seed
-        self._identity = json.loads(json.dumps(identity | {"steps": steps, "seed": seed}))
         self._options = options
+        self._steps = options.steps
+        self._identity = json.loads(json.dumps(options.identity | {"steps": options.steps, "seed": options.seed}))
         self._log = TrainingLog()
         self._path: Path | None = None
 
@@ -210,7 +199,6 @@ class _Loop:
         data = io.BytesIO()
         torch.save(state, data)
         write_whole(self._path, data.getvalue())
-        write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
 
     def run(self) -> TrainingLog:
         log = self._log
@@ -223,7 +211,7 @@ class _Loop:
             if not log.curve:
                 self._evaluate({})
             while log.steps < self._steps and not self._is_late():
-                figures = self._learner.step(log.steps, np.random.default_rng([self._seed, log.steps]))
+                figures = self._learner.step(log.steps, np.random.default_rng([self._options.seed, log.steps]))
                 log.steps += 1
                 self._check_numbers(figures)
                 log.seconds = before + time.monotonic() - started
@@ -264,16 +252,6 @@ class _Loop:
         raise TrainingError(
             f"training stopped at step {self._log.steps}: {wrong[0]}; {kept}; try a lower learning_rate"
         )
-
-
-def curve_csv(curve: Sequence[dict[str, float]]) -> str:
-    """Return a learning curve as CSV, one line per evaluation."""
-    columns = list(dict.fromkeys(name for entry in curve for name in entry))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(curve)
-    return text.getvalue()
 
 
 def _rounded(value: float) -> float:

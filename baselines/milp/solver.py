@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.column_greedy import LPT
+from baselines.lpt import LPT
 from baselines.milp.kinds import Exchanges, Kinds, Spread, exchanges_of, kinds_of, shards_of, spread_loads
 from baselines.milp.program import Answer, Program
 from baselines.queries import IncumbentSearch, SearchRun

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.column_greedy import merged
+from baselines.lpt import merged
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel, additive_costs

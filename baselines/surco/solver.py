@@ -20,7 +20,7 @@ from baselines.surco.network import SurCoNetwork, assign, straight_through
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError, NoFeasiblePlanError, check_instance
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record
 from shardgym.tasks.task import ShardingTask
@@ -126,14 +126,10 @@ def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
         Shape (T,).
 
     Raises:
-        InputError: costs of another shape, or not finite.
         NoFeasiblePlanError: no such assignment exists, or none was found.
     """
-    check_instance("task", task, ShardingTask)
     tables = task.num_tables
     devices = task.num_devices
-    if np.shape(costs) != (tables, devices) or not np.isfinite(costs).all():
-        raise InputError(f"costs: expected finite numbers of shape {(tables, devices)}, got shape {np.shape(costs)}")
     costs = quantized(costs)
     sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.int64)
     memory = np.array(task.capacity_bytes, dtype=np.int64)
@@ -178,27 +174,20 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
     Where it differs from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
 
-    - The relaxed assignment has an entropy term and is solved in torch, with exact gradients; the paper differentiates
-      a quadratic program by CVXPYLayers.
-    - Gradients reach the surrogate costs in every variant, through the relaxed assignment behind the rounded one
-      (`straight_through`). In the released `zero` and `hybrid`, the rounded assignment has none, so their surrogate
-      costs never change and the deployed plan is that of the costs that they started with.
-    - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
-      single-table costs of every device when it deploys, which makes a load balancer of it.
-    - The estimate is that of the slowest device by the cost network's three heads, not that of its overall head, whose
-      gradient reaches few tables; see `SurCoNetwork.log_ms`.
-    - The surrogate network is trained on the relaxed assignment, not on the rounded one, whose gradients hold at one
-      corner only: with these, training led away from good plans.
-    - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
+    - The relaxed assignment has an entropy term and exact gradients in torch; the paper differentiates a quadratic
+      program by CVXPYLayers.
+    - Gradients reach the surrogate costs in every variant (`straight_through`). In the released `zero` and `hybrid`
+      there are none, so that the plan is that of the costs that they started with.
+    - The assignment that was trained is deployed. The released `prior` adds squared loads of devices when it deploys.
+    - The estimate is that of the slowest device by the cost network's three heads; see `SurCoNetwork.log_ms`.
+    - The surrogate network is trained on the relaxed assignment: the gradients of the rounded one hold at one corner.
+    - Predicted surrogate costs are centred and scaled for each task, which changes no plan.
     - Devices may stay empty; the released code demands a table on each.
-    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper. Those of tables know of the other
-      tables, too, and of where a greedy rule by the cost network would put each; see `SurrogateNetwork`. That is where
-      balance comes from, instead of from the squares above. What `prior` learns is added to this rule and stays close
-      to it; without it, one prediction for all tables at once does not balance devices that are alike.
-    - `zero` and `hybrid` improve several starts at once, with a learning rate that falls, and deploy the costs with the
-      lowest estimate on the way. The released code deploys the last costs of one start.
-    - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
-      to, so that the estimate learns where it is too low. Learning rates are higher, as training is short.
+    - Surrogate costs know of the other tables, and of where a greedy rule by the cost network would put each, which is
+      where balance comes from; see `SurrogateNetwork`.
+    - `zero` and `hybrid` improve several starts at once, and deploy the costs with the lowest estimate on the way. The
+      released code deploys the last costs of one start.
+    - More plans are priced, half of them what gradient steps lead to. Learning rates are higher.
 
     See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
     network alone.

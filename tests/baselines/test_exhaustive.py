@@ -7,8 +7,8 @@ import math
 import pytest
 from baseline_tasks import VARIED, task_of
 
-from baselines.column_greedy import merged
 from baselines.exhaustive import Exhaustive, enumerate_allocations
+from baselines.lpt import merged
 from shardgym import load_suite, make_cost, make_solver
 from shardgym.costs.ties import QUANTUM
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from baselines.flexshard.solver import FlexShard, best_tiers, choices_of
+from baselines.flexshard import FlexShard, best_tiers, choices_of
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingTask, Topology, make_cost
 from shardgym.plans.row_tiers import Tiers, tier_plan
 from shardgym.tables.table import RangeIds, UniformIds, ZipfIds

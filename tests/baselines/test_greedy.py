@@ -1,27 +1,24 @@
-"""The greedy heuristics on cases placed by hand."""
+"""Rules for whole tables: placed by hand, at random, and by differencing, on instances of the literature."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
+from baseline_tasks import VARIED, devices_of, task_of
 
-from baselines.greedy import DimGreedy, LookupGreedy, SizeGreedy, SizeLookupGreedy
+from baselines.greedy import (
+    DimGreedy,
+    KarmarkarKarp,
+    LookupGreedy,
+    RandomSolver,
+    SizeGreedy,
+    SizeLookupGreedy,
+    difference,
+    repair_memory,
+    whole_table_ms,
+)
+from shardgym import make_cost
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
-
-
-def make_task(tables, memory_bytes=(2**30, 2**30), **options):
-    """Tables as (rows, dim, pooling), named t0, t1, ..."""
-    topology = Topology(num_devices=len(memory_bytes), memory_bytes=memory_bytes)
-    tables = tuple(EmbeddingTable(f"t{i}", *values) for i, values in enumerate(tables))
-    return ShardingTask(tables=tables, topology=topology, batch_size=64, **options)
-
-
-def devices(solver, task):
-    plan = solver.solve(task, None)
-    plan.validate(task)
-    placed = {shard.table: shard.devices[0] for shard in plan.shards}
-    return [placed[table.name] for table in task.tables]
-
 
 #: What each heuristic balances, worked out below:  size         dim  dim*pooling  dim*pooling*log10(rows)
 TABLES = [
@@ -30,6 +27,7 @@ TABLES = [
     (10, 64, 1.0),  #                                  2,560 B     64    64           64
     (10_000, 8, 3.0),  #                             320,000 B      8    24           96
 ]
+TASK = task_of(TABLES)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +44,12 @@ TABLES = [
     ],
 )
 def test_each_heuristic_balances_its_figure(solver, expected):
-    assert devices(solver, make_task(TABLES)) == expected
+    assert devices_of(TASK, solver.solve(TASK, None)) == expected
 
 
 def test_a_table_that_fits_nowhere_is_named_with_its_bytes_and_the_largest_room():
     # t1 (320 bytes) -> 0, which leaves 80 there and 100 on device 1 for t0's 160 bytes.
-    task = make_task([(10, 4, 1.0), (20, 4, 1.0)], memory_bytes=(400, 100))
+    task = task_of([(10, 4, 1.0), (20, 4, 1.0)], memory_bytes=(400, 100))
     message = "'t0' of 160 bytes fits on no device: the largest room left is 100 bytes on device 1"
     with pytest.raises(NoFeasiblePlanError, match=message):
         SizeGreedy().solve(task, None)
@@ -59,7 +57,7 @@ def test_a_table_that_fits_nowhere_is_named_with_its_bytes_and_the_largest_room(
 
 def test_a_width_that_fbgemm_cannot_fuse_is_reported():
     with pytest.raises(NoFeasiblePlanError, match=r"'t0' has 6 columns.*divisible by 4"):
-        DimGreedy().solve(make_task([(10, 6, 1.0)]), None)
+        DimGreedy().solve(task_of([(10, 6, 1.0)]), None)
 
 
 def reference_greedy(task, costs):
@@ -75,6 +73,83 @@ def reference_greedy(task, costs):
 
 def test_the_shared_routine_agrees_with_a_plain_loop():
     tables = [(100 * (1 + i * 7 % 11), 4 * (1 + i % 4), 1.0 + i * 5 % 3) for i in range(80)]
-    task = make_task(tables, memory_bytes=(400_000, 200_000, 900_000, 700_000))
+    task = task_of(tables, memory_bytes=(400_000, 200_000, 900_000, 700_000))
     costs = [table.embedding_dim * table.pooling_factor for table in task.tables]
-    assert devices(LookupGreedy(), task) == reference_greedy(task, costs)
+    assert devices_of(task, LookupGreedy().solve(task, None)) == reference_greedy(task, costs)
+
+
+def loads(costs, sets):
+    return [sum(costs[n] for n in items) for items in sets]
+
+
+@pytest.mark.parametrize(
+    ("costs", "count", "expected"),
+    [
+        # Korf, "A complete anytime algorithm for number partitioning" (1998): ends with 2, the optimum is 0.
+        ([8, 7, 6, 5, 4], 2, [14, 16]),
+        # By hand: 8 and 7 -> (0,7,8), with 6 -> (6,7,8); 5 and 4 -> (0,4,5); joined (6+5, 7+4, 8+0).
+        ([8, 7, 6, 5, 4], 3, [8, 11, 11]),
+        ([3, 3, 2, 2, 2], 2, [5, 7]),
+        ([5.0], 3, [0, 0, 5]),
+        ([1, 2, 3], 1, [6]),
+        ([0, 0, 0], 2, [0, 0]),
+    ],
+)
+def test_known_instances(costs, count, expected):
+    sets = difference(costs, count)
+    assert loads(costs, sets) == expected
+    assert sorted(n for items in sets for n in items) == list(range(len(costs)))
+
+
+def test_repair_leaves_alone_what_fits():
+    devices = np.array([0, 1, 0])
+    memory = np.array([10, 10])
+    assert repair_memory(devices, np.ones(3), np.array([5, 10, 5]), memory).tolist() == [0, 1, 0]
+
+
+def test_repair_moves_the_table_that_adds_least():
+    # 12 of 10 bytes on device 0: t1 costs less than t0 and goes.
+    repaired = repair_memory(np.array([0, 0, 1]), np.array([5.0, 1.0, 3.0]), np.array([6, 6, 1]), np.array([10, 10]))
+    assert repaired.tolist() == [0, 1, 1]
+
+
+def test_repair_swaps_where_no_move_fits():
+    # 11 of 10 bytes on device 0, 9 of 10 on device 1: only t0 (6) against t2 (5) helps.
+    repaired = repair_memory(np.array([0, 0, 1, 1]), np.ones(4), np.array([6, 5, 5, 4]), np.array([10, 10]))
+    assert repaired.tolist() == [1, 0, 0, 1]
+    assert repair_memory(np.array([0, 0]), np.ones(2), np.array([6, 5]), np.array([10, 4])) is None
+
+
+def test_plans_are_the_partition_where_memory_is_ample_and_feasible_where_not():
+    cost = make_cost("roofline")
+    ample = task_of(VARIED, (2**30,) * 3)
+    devices = devices_of(ample, KarmarkarKarp().solve(ample, cost))
+    assert set(devices) == {0, 1, 2}
+    times = whole_table_ms(ample, cost).tolist()
+    placed = np.bincount(devices, weights=times)
+    assert sorted(placed) == pytest.approx(loads(times, difference(times, 3)))
+    size = ample.total_bytes
+    tight = task_of(VARIED, (size // 2, size // 3, size // 4))
+    assert devices_of(tight, KarmarkarKarp().solve(tight, cost))
+    with pytest.raises(NoFeasiblePlanError):
+        KarmarkarKarp().solve(task_of([(100, 4, 1.0)], (1000,) * 2), cost)
+
+
+def drawn(task, seed):
+    plan = RandomSolver().solve(task, None, seed=seed)
+    plan.validate(task)
+    return tuple(devices_of(task, plan))
+
+
+def test_all_random_plans_are_equally_likely_where_memory_does_not_bind():
+    task = task_of([(3, 4, 1.0), (2, 4, 1.0), (1, 4, 1.0)], (2**20, 2**20))
+    counts = Counter(drawn(task, seed) for seed in range(800))
+    # 8 plans, 100 each on average with a standard deviation of 9.4.
+    assert len(counts) == 8
+    assert all(60 < count < 140 for count in counts.values())
+
+
+def test_only_devices_with_room_are_drawn():
+    # Largest first: t2 (3 units) fits device 1 only and leaves 2 units on both. t1 (2) goes to either, t0 to the other.
+    task = task_of([(1, 4, 1.0), (2, 4, 1.0), (3, 4, 1.0)], (2 * 16, 5 * 16))
+    assert {drawn(task, seed) for seed in range(60)} == {(1, 0, 1), (0, 1, 1)}

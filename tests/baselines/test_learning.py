@@ -13,7 +13,7 @@ from torch import nn
 
 from baselines.learning.encoder import FEATURES, TaskBatch, mlp, table_features
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingError, _Loop
+from baselines.learning.training import CHECKPOINT, Learner, TrainingError, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
 from shardgym import (
     EmbeddingTable,
@@ -180,7 +180,6 @@ def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch):
     solver.fit(tasks, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
     assert solver.weights_digest == whole
     assert [entry["step"] for entry in solver.card.curve] == [0, 1, 2, 3]
-    assert (tmp_path / CURVE).read_text().startswith("step,minutes,validation_ms,validation_failed,")
     assert (np.random.get_state()[1] == state[0]).all()
     assert torch.equal(torch.random.get_rng_state(), state[1])
 

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.column_greedy import ColumnGreedy, balanced_pieces, halves, merged, whole_tables
 from baselines.greedy import LPTWhole, alone_ms, whole_table_ms
+from baselines.local_search import ColumnGreedy
+from baselines.lpt import balanced_pieces, halves, merged, whole_tables
 from shardgym import make_cost, make_solver
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan

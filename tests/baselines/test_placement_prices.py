@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
-from baselines.column_greedy import halves
 from baselines.greedy import LPTWhole
+from baselines.lpt import halves
 from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
 from shardgym.costs.ties import QUANTUM

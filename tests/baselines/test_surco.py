@@ -15,7 +15,7 @@ from baselines.surco.network import SurCoNetwork, assign, load_features, straigh
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, cheapest_assignment, improve
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 
 COST = make_cost("roofline")
 
@@ -167,5 +167,3 @@ def test_assignments_that_cannot_be_are_refused():
     task = make_task([300_000, 300_000])
     with pytest.raises(NoFeasiblePlanError, match="no assignment of whole tables"):
         cheapest_assignment(task, np.ones((6, 2)))
-    with pytest.raises(InputError, match=r"costs: expected finite numbers of shape \(6, 2\), got shape \(6, 3\)"):
-        cheapest_assignment(task, np.ones((6, 3)))

@@ -1,4 +1,4 @@
-"""Longest processing time first with cuts by columns: where they are needed, and as long as they help."""
+"""Longest processing time first with cuts by columns, where they are needed or balance."""
 
 from __future__ import annotations
 
@@ -12,62 +12,12 @@ from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.ties import quantized
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.evaluation.solver import check_solve_arguments
 from shardgym.plans.feasibility import check_possible, exceeds_devices
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
-
-#: Vain cuts in succession after which the search of `column_greedy` ends.
-_CUTS_IN_VAIN = 8
-
-
-class ColumnGreedy:
-    """Halve the costliest shards by columns while that helps, placing everything anew by `lpt_whole` after every cut.
-
-    Every round halves one shard, places all by longest processing time first, and asks the oracle. A cut that does not
-    make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
-    shard. Where shards do not fit into memory, the largest are halved first. The costliest shard is the one with the
-    longest compute alone on a device. NeuroShard tries such cuts in a beam search (Zha et al., MLSys 2023, section 3).
-    """
-
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan found; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: shards fit nowhere however they are halved.
-            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single shards.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
-        check_possible(task)
-        budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer)
-        pieces, plan = place_with_cuts(task, cost, whole_tables(task, cost))
-        incumbent.offer(merged(task, plan))
-        in_vain = 0
-        with contextlib.suppress(OutOfTime):
-            while in_vain < _CUTS_IN_VAIN:
-                budget.check()
-                able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
-                if not able:
-                    break
-                pieces = halved(task, cost, pieces, max(able, key=lambda n: pieces.alone_ms[n]))
-                best_ms = incumbent.cost_ms
-                with contextlib.suppress(NoFeasiblePlanError):
-                    incumbent.offer(merged(task, place_greedily(task, pieces.alone_ms, pieces.shards)))
-                in_vain = 0 if incumbent.cost_ms < best_ms else in_vain + 1
-        return incumbent.plan()
 
 
 class Pieces(NamedTuple):

@@ -181,11 +181,10 @@ class FlexShard:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the best plan in tiers; `seed` makes no difference, as nothing is drawn.
+        """Return the best plan in tiers, see `Solver`; `seed` makes no difference, as nothing is drawn.
 
         Raises:
-            NoFeasiblePlanError: tables cut by rows over all devices do not fit, in proportion to memory neither.
-            InputError: an argument is of another kind, or popular rows of a table lie anywhere.
+            InputError: popular rows of a table lie anywhere.
         """
         check_solve_arguments(task, cost, seed)
         check_possible(task)

@@ -33,12 +33,7 @@ class Greedy(abc.ABC):
         """Return what is balanced, of each table."""
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the plan; `cost` and `seed` make no difference.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere; the message gives its bytes and the largest room left.
-            InputError: no task, or a seed that is no whole number.
-        """
+        """Return the plan, see `Solver`; `cost` and `seed` make no difference."""
         del cost
         check_instance("task", task, ShardingTask)
         check_int("seed", seed)
@@ -178,12 +173,7 @@ class RandomSolver:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a random feasible plan; `cost` makes no difference.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere any more; another seed may succeed.
-            InputError: no task, or a seed that is no whole number.
-        """
+        """Return a random feasible plan, see `Solver`; where there is none, another seed may succeed."""
         del cost
         check_instance("task", task, ShardingTask)
         rng = np.random.default_rng(check_int("seed", seed))
@@ -207,13 +197,7 @@ class LPTWhole:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a table-wise plan; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere; the message gives its bytes and the largest room left.
-            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single tables.
-        """
+        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         in_host = cost.host_memory and exceeds_devices(task)
         check_possible(task, in_host=in_host)
@@ -269,13 +253,7 @@ class KarmarkarKarp:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a table-wise plan; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere; the message gives its bytes and the largest room left.
-            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single tables.
-        """
+        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         times = whole_table_ms(task, cost).tolist()

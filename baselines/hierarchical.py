@@ -47,13 +47,7 @@ class Hierarchical:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the cheapest plan found; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: tables fit in no nodes, or pieces on no devices of their node.
-            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single tables.
-        """
+        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         plans = _Plans(task, cost)

@@ -49,12 +49,7 @@ class Lookahead:
     name = "lookahead"
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the plan; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: a shard fits nowhere any more.
-            InputError: an argument is of another kind, the cost is not additive, or cannot price tasks of this kind.
-        """
+        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         return self._play(task, cost, additive_costs(cost, self.name))
@@ -183,18 +178,16 @@ class LookaheadPlacement:
 
         They are not there afterwards.
         """
-        before = self._room.copy(), self._sums.copy(), self._compute_ms.copy(), len(self._placed)
-        total_ms = np.inf
+        before = self._room.copy(), self._sums.copy(), self._compute_ms.copy(), self._placed.copy()
+        total_ms = 0.0
         try:
             for shard in shards:
-                found = self.best(shard)
-                total_ms = found.total_ms
-                self.place(shard, found.device)
+                device, total_ms = self.best(shard)
+                self.place(shard, device)
         except NoFeasiblePlanError:
             total_ms = np.inf
-        self._room, self._sums, self._compute_ms, count = before
-        del self._placed[count:]
-        return float(total_ms)
+        self._room, self._sums, self._compute_ms, self._placed = before
+        return total_ms
 
     def place(self, shard: Shard, device: int) -> None:
         """Place a shard on a device that has room."""

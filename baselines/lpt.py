@@ -127,13 +127,7 @@ class LPT:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: shards fit nowhere however they are cut.
-            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single shards.
-        """
+        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         if cost.host_memory and exceeds_devices(task):
             return LPTWhole().solve(task, cost, seed)

@@ -40,10 +40,6 @@ class MeasuredRerank:
     differ are priced by a *measurer*, all of them in one call, and the cheapest of these comes back. The measurer is a
     cost model that this solver makes for itself: never the judge, and with another seed of ids.
 
-    Example:
-        >>> solver = MeasuredRerank("neuroshard", measurer="fbgemm", measurer_settings={"rounds": 3})
-        >>> plan = solver.solve(task, cost)                                # doctest: +SKIP
-
     Args:
         solver: that searches, by name or as `module:Class`.
         queries: plans that the measurer prices at most for a task. Those of the oracle are the solver's own, for each
@@ -100,16 +96,10 @@ class MeasuredRerank:
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the plan that the measurer finds cheapest; `observer` is called with this one alone.
+        """Return the plan that the measurer finds cheapest; `observer` is called with this one alone. See `Solver`.
 
         The same seed gives the same plan where oracle and measurer are deterministic. Half of a time limit is for
         searching; then as many plans are measured as the rest suffices for, by the time that the last ones took.
-
-        Raises:
-            NoFeasiblePlanError: the solver found no feasible plan; `InfeasiblePlanError` means the same.
-            InputError: `initial_plan` is for another task, or a cost cannot price tasks of this kind; or an argument is
-                of another kind.
-            MeasurementError: the measurer has no time for any plan.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         check_possible(task)

@@ -99,15 +99,7 @@ class IncumbentSearch(abc.ABC):
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the cheapest plan found, `initial_plan` being one of those where it is given.
-
-        Raises:
-            NoFeasiblePlanError: no plan was found that respects memory.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
-            MeasurementError: `cost` has no time for single shards.
-        """
+        """Return the cheapest plan found, `initial_plan` being one of those where it is given; see `Solver`."""
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         self.check_ready(cost)
         self.check_task(task, cost)

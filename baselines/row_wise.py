@@ -13,12 +13,7 @@ class RowWise(NeuroShardPlus):
     devices get the same from it, so what the others leave balanced stays so. TorchRec's `row_wise` sharding is this.
     Boards show by it what rows alone bring.
 
-    Args:
-        kicks: as in `NeuroShardPlus`.
-        row_cuts: likewise.
-
-    Raises:
-        InputError: a setting is out of range or of another type.
+    `kicks` and `row_cuts` are as in `NeuroShardPlus`.
     """
 
     def __init__(self, kicks: int | None = None, *, row_cuts: bool = True) -> None:

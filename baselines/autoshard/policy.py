@@ -24,7 +24,6 @@ from baselines.learning.encoder import (
     mlp,
     quantized_tensor,
 )
-from shardgym.arrays import Bools
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.ties import quantized
 from shardgym.envs.vector_env import TableWiseVectorEnv
@@ -218,7 +217,12 @@ def play(
     """
     tables = network.read(batch, network.sort(batch))
     task_of = torch.arange(envs.num_envs) * len(tasks) // envs.num_envs
-    masks = _start(envs, tasks, tables, task_of)
+    orders = [tables.order[number, : task.num_tables].tolist() for number, task in enumerate(tasks)]
+    ordered = [
+        replace(task, tables=tuple(task.tables[n] for n in order)) for task, order in zip(tasks, orders, strict=True)
+    ]
+    envs.reset(options={"task": [ordered[number] for number in task_of.tolist()]})
+    masks = envs.action_masks()
     num_tables = tables.order.shape[1]
     num_devices = batch.device_mask.shape[1]
     shape = (envs.num_envs, num_tables)
@@ -253,13 +257,3 @@ def play(
         if not playing.any():
             break
     return Episodes(task_of, tables.order[task_of], devices, allowed, loads, log_p, costs)
-
-
-def _start(envs: TableWiseVectorEnv, tasks: Sequence[ShardingTask], tables: OrderedTables, task_of: Tensor) -> Bools:
-    """Start an episode in every environment; return the valid actions, shape (N, D)."""
-    orders = [tables.order[number, : task.num_tables].tolist() for number, task in enumerate(tasks)]
-    ordered = [
-        replace(task, tables=tuple(task.tables[n] for n in order)) for task, order in zip(tasks, orders, strict=True)
-    ]
-    envs.reset(options={"task": [ordered[number] for number in task_of.tolist()]})
-    return envs.action_masks()

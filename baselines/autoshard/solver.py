@@ -251,10 +251,6 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
     settings: AutoShardSettings
 
     def place(self, network: AutoShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of the highest scores; `cost` and `seed` are not used.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere any more.
-        """
+        """Return the plan of the highest scores; `cost` and `seed` are not used."""
         del cost, seed
         return ShardingPlan.table_wise(task, place_by_score(network, task))

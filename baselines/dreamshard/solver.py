@@ -285,10 +285,6 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
     settings: DreamShardSettings
 
     def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of one episode in which the highest score always wins; `cost` and `seed` are not used.
-
-        Raises:
-            NoFeasiblePlanError: a table fits nowhere any more.
-        """
+        """Return the plan of the highest scores; `cost` and `seed` are not used."""
         del cost, seed
         return ShardingPlan.table_wise(task, place_by_score(network, task))

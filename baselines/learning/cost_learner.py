@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -68,27 +68,20 @@ class CostNetwork(nn.Module):
         return self.device_ms(self.encoder(features)).sum(dim=-1)
 
 
-class CostTargets(NamedTuple):
-    """What plans cost by the oracle."""
-
-    device_ms: Tensor  #: times in `DEVICE_PHASES`, shape (N, D, 3)
-    overall_ms: Tensor  #: the plan's cost, shape (N,)
-    device_mask: Tensor  #: devices that exist, shape (N, D)
-
-
-def cost_losses(network: CostNetwork, sums: Tensor, targets: CostTargets) -> Mapping[str, Tensor]:
+def cost_losses(network: CostNetwork, sums: Tensor, ms: Tensor, device_mask: Tensor) -> Mapping[str, Tensor]:
     """Return the mean squared errors of the four heads on sums of shape (N, D, 32); the loss is their sum.
 
-    Errors are relative to the plan's cost. The published loss is of ms, on tasks that cost about the same; those of one
-    suite differ by a factor of 20, and the narrow ones would not be learned.
+    `ms` is what plans take by the oracle, as `PlanCost.per_device`, shape (N, D, 5). Errors are relative to the plan's
+    cost. The published loss is of ms, on tasks that cost about the same; those of one suite differ by a factor of 20,
+    and the narrow ones would not be learned.
     """
-    unit = targets.overall_ms[:, None, None]
-    errors = (network.device_ms(sums) - targets.device_ms) / unit
-    squares = errors.square() * targets.device_mask[..., None]
-    per_phase = squares.sum(dim=(0, 1)) / targets.device_mask.sum()
+    overall_ms = ms.sum(dim=-1).amax(dim=-1)
+    errors = (network.device_ms(sums) - ms[..., DEVICE_COLUMNS]) / overall_ms[:, None, None]
+    squares = errors.square() * device_mask[..., None]
+    per_phase = squares.sum(dim=(0, 1)) / device_mask.sum()
     losses = dict(zip(DEVICE_PHASES, per_phase, strict=True))
-    overall = network.overall_ms(sums[:, None], targets.device_mask)[:, 0]
-    losses["overall"] = (overall / targets.overall_ms - 1).square().mean()
+    overall = network.overall_ms(sums[:, None], device_mask)[:, 0]
+    losses["overall"] = (overall / overall_ms - 1).square().mean()
     return losses
 
 
@@ -176,12 +169,10 @@ class CostLearner(Learner):
         for _ in range(self._settings.cost_updates):
             index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._settings.cost_batch))
             batch = self._batch.take(self.replay["task"][index])
-            ms = self.replay["ms"][index]
-            targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
             latents = self._cost.encoder(batch.features)
             devices = self.replay["devices"][index]
             sums = sum_per_device(latents, devices[:, None], batch.device_mask.shape[1])[:, 0]
-            losses = cost_losses(self._cost, sums, targets)
+            losses = cost_losses(self._cost, sums, self.replay["ms"][index], batch.device_mask)
             descend(self.optimizers[0], torch.stack(list(losses.values())).sum())
             for name, loss in losses.items():
                 total[name] = total.get(name, 0.0) + float(loss.detach()) / self._settings.cost_updates

@@ -167,9 +167,6 @@ class PolicySolver:
     Raises:
         InputError: no policy, one of an unknown kind, an argument that belongs to the solver, or a damaged folder.
         UnknownNameError: no such environment.
-
-    Example:
-        >>> PolicySolver(model, "ShardGym/TableWise-v0", samples=8, observation="timed")   # doctest: +SKIP
     """
 
     def __init__(
@@ -209,12 +206,7 @@ class PolicySolver:
         self.training_time_s = None if card is None or card.minutes is None else 60.0 * card.minutes
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the plan that costs least by the oracle, of those that the episodes end with.
-
-        Raises:
-            NoFeasiblePlanError: no episode ended with a plan, or there is none.
-            InputError: the policy takes no observations of this task, or these are no task, cost and seed.
-        """
+        """Return the plan that costs least by the oracle, of those that the episodes end with; see `Solver`."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         envs = self._make_envs(task, cost)

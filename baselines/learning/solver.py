@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import nn
 
 from baselines.learning.encoder import FEATURES, FeatureScale
-from baselines.learning.training import Learner, Setup, TrainingLog, TrainingOptions, TrainingOracle, train
+from baselines.learning.training import Learner, Setup, TrainingOptions, TrainingOracle, train
 from baselines.learning.weights import (
     Shipped,
     SolverCard,
@@ -130,12 +130,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan. With the weights of the package, `seed` chooses the training seed among those that ship.
-
-        Raises:
-            NoFeasiblePlanError: the network got stuck, or there is no feasible plan.
-            InputError: there are no weights, or these are no task, cost and seed.
-        """
+        """Return a plan, see `Solver`; of the weights in the package, `seed` chooses those of one training seed."""
         check_solve_arguments(task, cost, seed)
         self._used = self._fitted_for(task, int(seed))
         check_possible(task)
@@ -235,27 +230,17 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 folder = None if checkpoint_dir is None else Path(checkpoint_dir)
                 options = TrainingOptions(steps, int(seed), identity, every, minutes, folder, resume, progress)
                 log = train(learner, lambda: self._validate(network, held_out, oracle, int(seed)), options)
-        card = self._card_of(network, scale, summary, summarise(held_out, source), oracle, int(seed), log)
-        self._own = self._used = Fitted(network, card)
-        return self
-
-    def _card_of(
-        self, network: NetworkT, scale: FeatureScale, tasks: TaskSummary, validation: TaskSummary,
-        oracle: TrainingOracle, seed: int, log: TrainingLog,
-    ) -> SolverCard:  # fmt: skip
-        """Return the card of a network that was trained just now."""
-        cost = oracle.cost
-        return SolverCard(
+        card = SolverCard(
             solver=self.name,
             settings=self.settings.to_dict(),
             features={name: (float(scale.mean[i]), float(scale.std[i])) for i, name in enumerate(FEATURES)},
-            tasks=tasks,
-            validation=validation,
+            tasks=summary,
+            validation=summarise(held_out, source),
             oracle={
                 "name": cost.name, "version": cost.version, "hardware": cost.hardware, "settings": cost.settings()
             },
             oracle_queries=oracle.queries,
-            seed=seed,
+            seed=int(seed),
             steps=log.steps,
             best_step=log.best_step,
             minutes=round(log.seconds / 60, 2),
@@ -264,6 +249,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             versions=versions(),
             weights_sha256=digest_of(network),
         )  # fmt: skip
+        self._own = self._used = Fitted(network, card)
+        return self
 
     def save(self, folder: str | Path) -> None:
         """Write weights and card into a folder, which is made if needed.

@@ -58,11 +58,6 @@ class Milp(IncumbentSearch):
     `neuroshard_plus`. Compute by `gpu` is no sum, but at least one, so less is proven by it. By costs without a bound
     (`AdditiveCosts.bounded`) the programs are estimates that lead to plans, and nothing is claimed.
 
-    Example:
-        >>> solver = Milp(target_gap=0.02)                                 # doctest: +SKIP
-        >>> plan = solver.solve(task, make_cost("roofline"))               # doctest: +SKIP
-        >>> solver.lower_bound_ms, solver.gap, solver.proven               # doctest: +SKIP
-
     Args:
         target_gap: ends when no plan of these kinds is proven to take less by more than this share.
         kicks: of `neuroshard_plus`.

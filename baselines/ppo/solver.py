@@ -171,10 +171,6 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
 
         A policy that halves shards plays again with the largest tables first, where all get stuck: small ones then fill
         what is left.
-
-        Raises:
-            NoFeasiblePlanError: a shard fits nowhere any more.
-            InputError: the cost is not additive.
         """
         orders = (ORDER, "size") if network.halves else (ORDER,)
         splits = (MOST_SPLITS if network.every_kind else MAX_SPLITS) if network.halves else None

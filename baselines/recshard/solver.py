@@ -110,9 +110,6 @@ class RecShard(IncumbentSearch):
     With an oracle that prices no memory of hosts, or where there is none, all rows are in the memory of devices. The
     paper's third tier, SSDs, is left out.
 
-    Example:
-        >>> plan = RecShard(row_cuts=False).solve(task, make_cost("gpu"))  # doctest: +SKIP
-
     Args:
         row_cuts: whether tables may be cut by rows. TorchRec has one kernel for each table: without cuts, plans can be
             exported to it.

@@ -204,11 +204,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
     settings: SurCoSettings
 
     def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the cheapest assignment by surrogate costs; `cost` is not asked.
-
-        Raises:
-            NoFeasiblePlanError: no assignment of whole tables that fits was found.
-        """
+        """Return the cheapest assignment by surrogate costs; `cost` is not asked."""
         del cost
         batch = TaskBatch.of([task])
         if self.settings.variant == "prior":

@@ -61,12 +61,7 @@ class TorchRec:
     def solve(
         self, task: ShardingTask, cost: CostModel, seed: int = 0, *, time_limit_s: float | None = None
     ) -> ShardingPlan:
-        """Return TorchRec's plan, the best that it had proposed by the time limit; the seed is not used.
-
-        Raises:
-            NoFeasiblePlanError: TorchRec found no plan.
-            MissingDependencyError: TorchRec is not installed.
-        """
+        """Return TorchRec's best plan by the time limit, see `Solver`; the seed is not used."""
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
         check_possible(task)
         return self._plan(task, Budget(time_limit_s))

@@ -62,6 +62,8 @@ class Solver(Protocol):
         Raises:
             NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means
                 the same.
+            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
+            MeasurementError: `cost` has no time for single tables, where these are asked for.
         """
         ...
 

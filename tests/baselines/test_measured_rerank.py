@@ -1,4 +1,4 @@
-"""Measured rerank: what is measured, by what, and what comes back."""
+"""Measured rerank: what is measured, by what, what comes back, and which plans count as different."""
 
 from dataclasses import replace
 
@@ -7,11 +7,12 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines import measured_rerank
-from baselines.measured_rerank import MeasuredRerank, held_work, placement_distance
+from baselines.measured_rerank import MeasuredRerank, diverse_best, held_work, placement_distance
 from shardgym import PlanCost, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
+from shardgym.plans.shard import Shard
 
 TASK = task_of(VARIED, (2**30,) * 3)
 TASK = replace(TASK, topology=replace(TASK.topology, intra_bandwidth=4e9))  # compute decides
@@ -142,3 +143,53 @@ def test_a_time_limit_leaves_plans_unmeasured():
     solver.solve(TASK, ORACLE, time_limit_s=50.0)
     assert [len(plans) for plans in Measurer.made[0].asked] == [2]
     assert solver._seconds_per_plan < 1
+
+
+#: Work 4 x 10, 8 x 5, 12 x 10 and 40 x 1: 40, 40, 120 and 40 of 240.
+WORK = task_of([(10, 4, 9.0), (20, 8, 4.0), (30, 12, 9.0), (5, 40, 0.0)], (2**20,) * 3)
+
+
+def placed(*devices):
+    return ShardingPlan.table_wise(WORK, devices)
+
+
+def distance(one, other):
+    return placement_distance(held_work(WORK, one), held_work(WORK, other))
+
+
+def test_work_is_values_read_and_sent():
+    held = held_work(WORK, placed(0, 1, 1, 2))
+    assert held.sum() == pytest.approx(1)
+    assert held.tolist() == [[40 / 240, 0, 0, 0], [0, 40 / 240, 120 / 240, 0], [0, 0, 0, 40 / 240]]
+
+
+def test_distance_is_the_work_that_moves():
+    assert distance(placed(0, 1, 1, 2), placed(0, 1, 1, 2)) == pytest.approx(0)
+    assert distance(placed(0, 1, 1, 2), placed(1, 1, 1, 2)) == pytest.approx(40 / 240)
+    assert distance(placed(0, 0, 0, 0), placed(0, 1, 2, 2)) == pytest.approx(80 / 240)
+    # The device with most work in common keeps its name, though it is another one.
+    assert distance(placed(2, 2, 0, 0), placed(0, 1, 2, 2)) == pytest.approx(40 / 240)
+
+
+def test_parts_of_a_table_count_by_their_cells():
+    whole = placed(0, 1, 2, 2)
+    shards = [s for s in whole.shards if s.table != "t2"]
+    columns = [Shard("t2", (0, 30), (0, 4), 2), Shard("t2", (0, 30), (4, 12), 1)]
+    rows = [Shard("t2", (0, 10), (0, 12), 2), Shard("t2", (10, 30), (0, 12), 1)]
+    for parts in (columns, rows):
+        cut = ShardingPlan.of(WORK, [*shards, *parts])
+        # The larger part is renamed to where the whole was: the part that is not there is a third.
+        assert distance(whole, cut) == pytest.approx((40 + 40) / 240)
+        other_columns = [replace(part, devices=(3 - part.devices[0],)) for part in parts]
+        assert distance(cut, ShardingPlan.of(WORK, [*shards, *other_columns])) == pytest.approx(40 / 240)
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.1, 3), (0.2, 1), (0.0, 4)])
+def test_the_cheapest_that_differ_are_taken_in_order(monkeypatch, share, least):
+    monkeypatch.setattr(measured_rerank, "_DISTANCE", share)
+    found = {placed(0, 1, 1, 2): 2.0, placed(1, 1, 1, 2): 1.0, placed(2, 2, 2, 1): 1.0, placed(0, 0, 0, 0): 3.0}
+    best = diverse_best(WORK, found, 9)
+    # The third is the second with devices renamed.
+    assert len(best) == least
+    assert share == 0.0 or best == [placed(1, 1, 1, 2), placed(0, 1, 1, 2), placed(0, 0, 0, 0)][:least]
+    assert diverse_best(WORK, found, 2) == best[:2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from shardgym.plans.feasibility import check_possible, plan_problems
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.row_tiers import Tiers, node_size, tier_plan
 from shardgym.plans.shard import Shard
-from shardgym.tables.row_access import access_by_range, distinct_by_range, position_matters
+from shardgym.tables.row_access import access_by_range, distinct_by_range
 from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.tasks.step_memory import ID_BYTES
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
@@ -33,8 +32,6 @@ _BISECTIONS = 60
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of the memory, what is tried where rounding leaves a device with too much.
 _BUDGETS = (1.0, 0.99, 0.97, 0.9)
-
-_logger = logging.getLogger("shardgym.solvers.flexshard")
 
 
 class Choices(NamedTuple):
@@ -177,7 +174,7 @@ class FlexShard:
 
     Rows have to be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). Where
     nobody knows the order, all rows of a table count as equally likely. Of pooled tables a tier has all rows or none,
-    as partial sums are as wide for few rows as for many. A task in which no table gains from tiers is logged.
+    as partial sums are as wide for few rows as for many.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
@@ -190,13 +187,6 @@ class FlexShard:
         check_possible(task)
         for table in task.tables:
             check_order(table)
-        if not any(not table.is_pooled and position_matters(table) for table in task.tables):
-            pooled = sum(table.is_pooled for table in task.tables)
-            _logger.info(
-                "flexshard: no table gains from tiers, which are for unpooled tables with rows in order of frequency "
-                "(row_order='by_frequency' says so): %d of %d tables are pooled",
-                pooled, task.num_tables,
-            )  # fmt: skip
         choices = [choices_of(task, table) for table in task.tables]
         plans: dict[tuple[Tiers, ...], ShardingPlan] = {}
         for share in _SHARES:

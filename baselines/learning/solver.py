@@ -149,11 +149,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 for folder in shipped.seeds:
                     self._load_shipped(folder)
 
-    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Likewise, where nobody has called `check_ready`."""
-        del task
-        self.check_ready(cost)
-
     @property
     def weights_digest(self) -> str | None:
         """SHA-256 of the weights that were loaded, fitted, or used by the latest `solve`; None before."""

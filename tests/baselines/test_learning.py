@@ -293,7 +293,7 @@ def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path
         digests.add(solver.weights_digest)
     assert len(digests) == 2
     assert solver.training_time_s >= 0
-    solver.warm_up(toy_task, COST)
+    solver.check_ready(COST)
 
 
 def test_settings_of_training_must_be_those_of_the_weights(toy_task, tmp_path, monkeypatch):

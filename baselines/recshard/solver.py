@@ -102,7 +102,7 @@ class RecShard(IncumbentSearch):
 
     - What a split takes, the oracle says; not bytes over bandwidth. Each table has some 30 splits, of which those are
       kept that save the most time per byte (`neuroshard/row_splits.py`).
-    - The program mixes splits freely (`program.py`). On each device, memory then goes to where it saves the most time.
+    - The program mixes splits freely (`assign`). On each device, memory then goes to where it saves the most time.
     - Tables are moved and swapped between devices as long as that makes the plan cheaper.
     - Where rows are ordered by frequency, a table is cut: popular rows have kernel `fused`, the others `fused_uvm`.
       Elsewhere the paper remaps rows; here the table has kernel `fused_uvm_caching`, with a cache of as many rows.

@@ -142,7 +142,7 @@ def published() -> Iterator[DifferenceError]:
     import run
 
     by: dict[str, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for row, _, apart, _ in run.hold(run.read_rows()):
+    for row, _, apart in run.hold(run.read_rows()):
         if apart is not None and not row.faulty:
             figure = row.time_us or row.gbps
             by[row.kind][row.source, row.gpu, row.time_us > 0].append((figure * apart, figure))

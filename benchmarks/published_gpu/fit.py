@@ -72,9 +72,7 @@ def fitted_rows(rows: Sequence[Row], group: str, without: str | None = None) -> 
     return [
         row
         for row in chosen
-        if not isinstance(said[row.id], str)
-        and not ("(SR)" in row.optimizer and row.op != "forward")
-        and not row.faulty
+        if row.id in said and not ("(SR)" in row.optimizer and row.op != "forward") and not row.faulty
     ]
 
 
@@ -98,7 +96,7 @@ def fit(rows: Sequence[Row], without: str | None = None, start: Constants | None
         for row in rows
         if row.source != without and ((row.op.startswith("stream read") and row.gpu != "H200") or "(DRAM)" in row.ids)
     ]
-    shares = [1 / float(ratio) for ratio in ratios(streams, peaks, rows).values()]
+    shares = [1 / ratio for ratio in ratios(streams, peaks, rows).values()]
     return dataclasses.replace(result, stream_share=_rounded(float(np.median(shares)))) if shares else result
 
 

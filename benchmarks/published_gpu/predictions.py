@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -44,26 +45,8 @@ class Constants:
     stream_share: float = STREAM_SHARE  #: of the peak of a data sheet that a stream gets
 
 
-def other_kernel(row: Row) -> NotPredicted:
-    """Return why nothing is said of a kernel that is none of FBGEMM's, or of which too little is known."""
-    if row.element_bytes == 1:
-        return NotPredicted("FP8 weights, which tasks do not have")
-    if re.search(r"aten|dense bwd|Triton", row.op):
-        return NotPredicted("another library's kernel: not fused, or with a dense gradient of so many rows")
-    if re.search(r"hash|find|assign", row.op):
-        return NotPredicted("probes a hash table besides")
-    return NotPredicted("sizes of its tables are not published")
-
-
-def host_class(row: Row) -> str:
-    """Return what is called in a row that waits for the host."""
-    if "CPU-launch" in row.op:
-        return "module"
-    return f"{row.op}, {'variable' if 'VBE' in row.note else 'one'} batch"
-
-
-def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float | str]:
-    """Return what is predicted over what is published, or why nothing is predicted, by id.
+def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float]:
+    """Return what is predicted over what is published by id, of the rows that the model says anything of.
 
     Ratios are of times, or of bandwidths where a source has no time.
 
@@ -75,33 +58,15 @@ def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> d
     kernels = [row for row in rows if row.kind in KERNELS and row.card in CARDS]
     phases = phases_us(kernels, constants.kernels, constants.host)
     found = collective_ratios([row for row in rows if row.kind == "collective"], constants.collectives)
+    found |= {row.id: kernel_us(row, phases[row.id]) / row.time_us for row in kernels}
     for row in rows:
-        if row.kind == "collective":
-            continue
-        try:
-            found[row.id] = _ratio(row, constants, among, phases)
-        except NotPredicted as reason:
-            found[row.id] = str(reason)
+        with contextlib.suppress(NotPredicted):
+            if row.kind == "memory":
+                found[row.id] = memory_gbps(row, constants) / row.gbps
+            elif row.kind == "exchange":
+                us = exchange_us(row, among, constants.links)
+                found[row.id] = us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps
     return found
-
-
-def _ratio(row: Row, constants: Constants, among: Sequence[Row], phases: dict[str, Phases]) -> float:
-    """Return what is predicted over what is published; raises `NotPredicted`."""
-    if row.kind == "other kernel":
-        raise other_kernel(row)
-    if row.kind == "memory":
-        return memory_gbps(row, constants) / row.gbps
-    if row.kind == "host-bound":  # the GPU is done earlier, so other rows of the same call say how long that takes
-        others = [r for r in among if r.kind == "host-bound" and r is not row and host_class(r) == host_class(row)]
-        if not others:
-            raise NotPredicted("waits for the host, and no other row is of such a call")
-        return statistics.median(r.time_us for r in others) / row.time_us
-    if row.kind == "exchange":
-        us = exchange_us(row, among, constants.links)
-        return us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps
-    if row.id not in phases:
-        raise NotPredicted("no preset is this card")
-    return kernel_us(row, phases[row.id]) / row.time_us
 
 
 class Phases(NamedTuple):
@@ -325,19 +290,17 @@ def topology_of(row: Row) -> Topology:
     )
 
 
-def collective_ratios(rows: Sequence[Row], constants: CollectiveConstants) -> dict[str, float | str]:
+def collective_ratios(rows: Sequence[Row], constants: CollectiveConstants) -> dict[str, float]:
     """Return what is predicted of row collectives over what is published, by id, those of one machine together.
 
     Ratios are of times, or of bus bandwidths where a source has no time. Where it has no size, the size is so large
     that nothing else counts.
     """
-    found: dict[str, float | str] = {}
+    found: dict[str, float] = {}
     alike: dict[tuple[bool, Topology], list[Row]] = {}
     for row in rows:
-        try:
+        with contextlib.suppress(NotPredicted):
             alike.setdefault((row.op.startswith("all_reduce"), topology_of(row)), []).append(row)
-        except NotPredicted as reason:
-            found[row.id] = str(reason)
     for (reduced, topology), group in alike.items():
         sizes = np.array([row.message_bytes or 1e12 for row in group])
         times = (all_reduce_ms if reduced else reduce_scatter_ms)(topology, sizes, constants)

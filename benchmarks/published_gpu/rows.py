@@ -17,9 +17,9 @@ from typing import Literal
 DATA = Path(__file__).with_name("rows.csv")
 
 #: What a row measured: a kernel of FBGEMM in the GPU's memory, with rows in the host's memory, with rows in the host's
-#: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an all-to-all or
-#: copy between GPUs; a reduce-scatter, all-gather or all-reduce.
-Kind = Literal["fused", "host memory", "cached", "host-bound", "other kernel", "memory", "exchange", "collective"]
+#: memory behind a cache; kernels of others, of FP8, that wait for the host, or without sizes; memory bandwidth; an
+#: all-to-all or copy between GPUs; a reduce-scatter, all-gather or all-reduce.
+Kind = Literal["fused", "host memory", "cached", "other kernel", "memory", "exchange", "collective"]
 
 #: Kinds that the model predicts as kernels.
 KERNELS = ("fused", "host memory", "cached")
@@ -174,10 +174,9 @@ def _kind(op: str, sizes: Sequence[float], reference: str, precision: str) -> Ki
     if re.match(r"stream|read bandwidth|L2|DRAM|fit used|gather_|scatter_|permute|launch interval|pooled regroup", op):
         return "memory"
     fbgemm = re.match(r"(eval )?forward|backward|fwd\+bwd", op) and not re.search(r"aten|Triton|weighted", op)
-    if precision == "fp8" or (not fbgemm and not op.startswith("prefetch")):
+    waits_for_host = "CPU-launch" in op or re.search(r"133f7c019", reference)
+    if precision == "fp8" or waits_for_host or (not fbgemm and not op.startswith("prefetch")):
         return "other kernel"
-    if "CPU-launch" in op or re.search(r"133f7c019", reference):
-        return "host-bound"
     if re.search(r"UVM", op):
         return "host memory"
     if re.search(r"CACHING|LXU|prefetch", op) and "after prefetch" not in op:

@@ -39,23 +39,17 @@ class Held(NamedTuple):
     row: Row
     fitted: float | None  #: with the constants of the package; None where nothing is predicted
     apart: float | None  #: with constants fitted without the row's source; None where nothing is left to fit to
-    reason: str  #: why nothing is predicted
 
 
 def hold(rows: Sequence[Row]) -> list[Held]:
     """Predict published rows."""
     package = ratios(rows, Constants(), rows)
-    apart: dict[str, float | str] = {}
+    apart: dict[str, float] = {}
     kinds = {kind for kinds, _ in GROUPS.values() for kind in kinds} | {"memory"}
     for source in dict.fromkeys(row.source for row in rows if row.kind in kinds):
         without = fit(rows, source, Constants())
         apart.update(ratios([r for r in rows if r.source == source and r.kind in kinds], without, rows))
-    held = []
-    for row in rows:
-        fitted, left = (None if isinstance(of, str) else of for of in (package[row.id], apart.get(row.id)))
-        reason = package[row.id]
-        held.append(Held(row, fitted, left, reason if isinstance(reason, str) else ""))
-    return held
+    return [Held(row, package.get(row.id), apart.get(row.id)) for row in rows]
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -1,6 +1,6 @@
 """MLPerf's DLRMv4 as published and as ShardGym says it: memory of hot ranks, gains of fewer bytes, and better plans.
 
-    python benchmarks/dlrm_v4.py [--solver neuroshard_plus]
+    python benchmarks/dlrm_v4.py
 
 Tasks are those of the suite `dlrm-v4`. "rows" is the plan that ran out of memory: all tables by rows over all ranks.
 "mend" is the published one: `album_id` and `artist_id` by columns, the others by rows.
@@ -12,7 +12,6 @@ no share has to be taken from anywhere; the last column says which share of the 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Any
 
@@ -116,8 +115,8 @@ def gain_rows() -> list[dict[str, Any]]:
     return found
 
 
-def plan_rows(solver: str) -> list[dict[str, Any]]:
-    """Return what a solver finds beyond the mend, by the suite's judge; it asks the suite's oracle."""
+def plan_rows() -> list[dict[str, Any]]:
+    """Return what `neuroshard_plus` finds beyond the mend, by the suite's judge; it asks the suite's oracle."""
     found = []
     for task in load_suite(SUITE):
         judge = make_cost("gpu")
@@ -128,7 +127,7 @@ def plan_rows(solver: str) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"task": task.name, "GPUs": task.num_devices, "GiB": memory, "ids": ids,
                                "wire": task.precision, "rows ms": rows, "mend ms": mend}  # fmt: skip
         try:
-            plan = make_solver(solver).solve(task, make_cost("roofline"), seed=0)
+            plan = make_solver("neuroshard_plus").solve(task, make_cost("roofline"), seed=0)
         except ShardGymError as error:
             row["what it does"] = str(error)[:60]
         else:
@@ -141,10 +140,7 @@ def plan_rows(solver: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the three tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--solver", default="neuroshard_plus", help="(%(default)s)")
-    given = parser.parse_args()
-    for rows in (memory_rows(), gain_rows(), plan_rows(given.solver)):
+    for rows in (memory_rows(), gain_rows(), plan_rows()):
         print(tabulate(rows, headers="keys", floatfmt=".1f", tablefmt="github", missingval="-"), end="\n\n")
 
 

@@ -39,28 +39,19 @@ LEFT_OUT_SUITES = {"production-v1": "solvers do on its tasks what they do on tho
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How sums and functions are rounded.
+    """How sums and functions are rounded."""
 
-    Attributes:
-        blas: kernels of OpenBLAS, in NumPy and below numba; None for those that it chooses.
-        flags: of the processor, as Linux names them, without which these kernels do not run.
-        torch: kernels of torch.
-        baseline: whether NumPy, numba and the C library do without what not every processor has.
-        threads: of each library.
-    """
-
-    blas: str | None
-    flags: frozenset[str] = field(default_factory=frozenset)
-    torch: str = "default"
-    baseline: bool = False
-    threads: int = 1
+    blas: str  #: kernels of OpenBLAS, in NumPy and below numba
+    flags: frozenset[str] = field(default_factory=frozenset)  #: of the processor, by Linux, that these kernels need
+    torch: str = "default"  #: kernels of torch
+    baseline: bool = False  #: whether NumPy, numba and the C library do without what not every processor has
+    threads: int = 1  #: of each library
 
     def environment(self) -> dict[str, str]:
         """Return variables of a process that computes so."""
         count = str(self.threads)
         variables = {"ATEN_CPU_CAPABILITY": self.torch, "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
-        if self.blas is not None:
-            variables["OPENBLAS_CORETYPE"] = self.blas
+        variables["OPENBLAS_CORETYPE"] = self.blas
         if self.baseline:
             variables |= {
                 "NPY_DISABLE_CPU_FEATURES": " ".join(numpy_features()),
@@ -83,20 +74,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="solve every plan under every kind of kernels")
-    parser.add_argument("--tasks", type=int, default=1, help="of every suite (default: 1); more than 1 means --all")
     parser.add_argument("--only", choices=ARITHMETICS, action="append", help="repeat for several (default: all)")
-    parser.add_argument("--solver", action="append", help="repeat for several (default: all)")
-    parser.add_argument("--suite", action="append", help="repeat for several (default: all)")
     parser.add_argument("--write", action="store_true", help="write the plans of this processor's own kernels")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="runs under every arithmetic instead")
     options = parser.parse_args(arguments)
     if options.solve:
-        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite, options.share)))
+        print(json.dumps(plans_of_sample(options.share)))
         return 0
     if options.write:
-        plans = _solved({}, options)
+        plans = _solved({})
         del plans["blas"]
         EXPECTED.write_text(json.dumps(plans, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         return 0
@@ -105,10 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
     names = [name for name in options.only or ARITHMETICS if not ARITHMETICS[name].flags - processor_flags()]
     # Each solves its share of the sample in a process of its own, on one core.
     pool = ThreadPoolExecutor(os.cpu_count())
-    # Plans beyond the kept sample have only those of other kernels to be compared with.
-    everything = options.all or options.tasks > 1
     solved = {
-        name: pool.submit(_solved, ARITHMETICS[name].environment(), options, (0, 1) if everything else (i, len(names)))
+        name: pool.submit(_solved, ARITHMETICS[name].environment(), (0, 1) if options.all else (i, len(names)))
         for i, name in enumerate([] if options.command else names)
     }
     for name in options.only or ARITHMETICS:
@@ -129,8 +115,6 @@ def main(arguments: list[str] | None = None) -> int:
             if kernels != arithmetic.blas:
                 print(f"{name}: left out, OpenBLAS has {kernels} kernels here, not {arithmetic.blas}")
                 continue
-            # What is beyond the kept sample is compared with the first arithmetic.
-            kept = found | kept
             others = [what for what, plan in found.items() if plan != kept[what]]
             print(f"{name}: {len(found) - len(others)} of {len(found)} plans are the same", flush=True)
             for what in others:
@@ -139,25 +123,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if verdicts and all(verdicts) else 1
 
 
-def _solved(
-    environment: dict[str, str], options: argparse.Namespace, share: tuple[int, int] = (0, 1)
-) -> dict[str, str]:
+def _solved(environment: dict[str, str], share: tuple[int, int] = (0, 1)) -> dict[str, str]:
     """Return the plans of a share of the sample, made by a process with these variables."""
-    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks), "--share", *map(str, share)]
-    for name in ("solver", "suite"):
-        for value in getattr(options, name) or ():
-            command += [f"--{name}", value]
+    command = [sys.executable, __file__, "--solve", "--share", *map(str, share)]
     done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)
 
 
-def plans_of_sample(
-    tasks: int, solvers: list[str] | None, suites: list[str] | None, share: tuple[int, int] = (0, 1)
-) -> dict[str, str]:
-    """Solve a share of the sample in this process.
+def plans_of_sample(share: tuple[int, int] = (0, 1)) -> dict[str, str]:
+    """Solve a share of the sample in this process: of (i, n), those plans whose names hash to i of n.
 
-    ``share`` is (i, n): those plans whose names hash to i of n are solved. Returns the beginning of a hash of each
-    plan's shards, or why there is none.
+    Returns the beginning of a hash of each plan's shards, or why there is none.
     """
     import shardgym
     from baselines.ppo.solver import PpoAny, PpoColumns
@@ -168,25 +144,25 @@ def plans_of_sample(
 
     for policy in (PpoColumns, PpoAny):
         policy.episodes = EPISODES
-    solvers = solvers or [name for name in solver_names() if name not in LEFT_OUT]
+    solvers = [name for name in solver_names() if name not in LEFT_OUT]
     plans = {"blas": blas_kernels()}
-    for suite_name in suites or [name for name in suite_names() if name not in LEFT_OUT_SUITES]:
+    for suite_name in [name for name in suite_names() if name not in LEFT_OUT_SUITES]:
         suite = shardgym.load_suite(suite_name)
         choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
         cost = shardgym.make_cost(choice.cost, **choice.settings)
         # By a hash, as neighbours in a suite are alike; of ten the one with the fewest tables, as it is soon solved.
-        drawn = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[: 10 * tasks]
-        for index in sorted(drawn, key=lambda index: suite[index].num_tables)[:tasks]:
-            for name in solvers:
-                what = f"{suite_name}/{index} {name}"
-                if int(sha256(what)[:8], 16) % share[1] != share[0]:
-                    continue
-                try:
-                    plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0)
-                    made = sha256(canonical_json([shard.to_dict() for shard in plan.shards]))[:12]
-                except ShardGymError as error:
-                    made = type(error).__name__
-                plans[what] = made
+        drawn = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:10]
+        index = min(sorted(drawn), key=lambda index: suite[index].num_tables)
+        for name in solvers:
+            what = f"{suite_name}/{index} {name}"
+            if int(sha256(what)[:8], 16) % share[1] != share[0]:
+                continue
+            try:
+                plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0)
+                made = sha256(canonical_json([shard.to_dict() for shard in plan.shards]))[:12]
+            except ShardGymError as error:
+                made = type(error).__name__
+            plans[what] = made
     return plans
 
 

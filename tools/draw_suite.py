@@ -27,7 +27,6 @@ is for suites that nobody has used yet.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections import Counter
 from pathlib import Path
@@ -49,6 +48,8 @@ from shardgym.tasks.suites.sources import DrawnSource
 from shardgym.tasks.suites.spec import read_suite_file
 from shardgym.tasks.task import ShardingTask
 
+#: Of a group.
+MOST_DRAWS = 1000
 #: Of `neuroshard_plus`: enough to tell whether a task separates.
 KICKS = 16
 
@@ -64,12 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     draw = commands.add_parser("draw", help="choose tasks, and write their numbers into suite files")
     draw.add_argument("files", nargs="+", type=Path, metavar="SUITE.yaml", help="suite files; they are rewritten")
-    draw.add_argument("--seed", type=int, help="of the draws, in place of the file's")
-    draw.add_argument("--tasks", type=int, metavar="N", help="of each group, in place of the file's")
     draw.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
     draw.add_argument("--kinds", action="store_true", help="keep draws in which sharding types matter")
     draw.add_argument("--larger-than-a-device", action="store_true", help="keep draws with such a table alone")
-    draw.add_argument("--most", type=int, default=1000, metavar="N", help="draws of a group (%(default)s)")
     digests = commands.add_parser("digests", help="write the digests of suites that come with the package")
     digests.add_argument("suites", nargs="*", help="names of suites; all when none is given")
     digests.add_argument("--replace", action="store_true", help="overwrite digests that differ")
@@ -94,13 +92,10 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
     oracle, judge = predicted_costs(suite)
     content = read_suite_file(path)
     tasks = content["tasks"]
-    if options.seed is not None:
-        tasks["seed"] = options.seed
-    spec = dataclasses.replace(suite.source.spec, seed=tasks["seed"])
-    source = DrawnSource(spec, path).redrawn(spec.pool, spec.half, options.most)
+    spec = suite.source.spec
+    source = suite.source.redrawn(spec.pool, spec.half, MOST_DRAWS)
     groups = [dict(group) for group in tasks["groups"]]
     for number, group in enumerate(groups):
-        group["count"] = options.tasks or group["count"]
         candidates = range(number, len(source), len(groups))  # groups take turns
         group["draws"] = choose(source, candidates, group["count"], options, oracle, judge)
     tasks["groups"] = groups

@@ -5,7 +5,7 @@
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
 per suite, and one per family of suites where it has a single rival. "against" is the best of the rivals on the same
 tasks. "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of
-the boards; for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs
+the boards. Tasks that one of the two did not solve are left out. Costs
 are geometric means over seeds, and over the boards of a suite where there are several. Beside each claim stands the
 same against LPT, which no paper has as a rival.
 
@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
-from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
 from shardgym.leaderboard.boards import SolverResults
 from shardgym.leaderboard.ranking import HEURISTICS
@@ -54,27 +51,15 @@ COMPARABLE = 0.9
 
 NEUROSHARD = "neuroshard"
 OF_ITS_TIME = ("random", *HEURISTICS, "autoshard", "dreamshard")
-#: Least balance that is told apart, as a device that computes nothing has no logarithm.
-LEAST_BALANCE = 0.001
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A published claim.
-
-    Attributes:
-        text: the claim.
-        solver: that it is about.
-        rivals: the best of those on the board counts.
-        published: the figure; empty where none is known.
-        measure: what is compared: cost, or the compute of the least loaded device over that of the most loaded one.
-    """
+class Claim(NamedTuple):
+    """A published claim."""
 
     text: str
-    solver: str
-    rivals: tuple[str, ...]
-    published: str = ""
-    measure: Literal["cost", "balance"] = "cost"
+    solver: str  #: that it is about
+    rivals: tuple[str, ...]  #: the best of those on the board counts
+    published: str = ""  #: the figure; empty where none is known
 
 
 CLAIMS = (
@@ -87,7 +72,6 @@ CLAIMS = (
     Claim("NeuroShardPlus ahead of PpoAny (not published)", "neuroshard_plus", ("ppo_any",)),
     Claim("DreamShard ahead of heuristics", "dreamshard", ("random", *HEURISTICS), "up to 19 %"),
     Claim("DreamShard ahead of LPT (not published)", "dreamshard", ("lpt",)),
-    Claim("AutoShard balances compute better than heuristics", "autoshard", HEURISTICS, measure="balance"),
     Claim("AutoShard ahead of heuristics", "autoshard", HEURISTICS),
     Claim("AutoShard ahead of LPT (not published)", "autoshard", ("lpt",)),
     Claim("SurCo-hybrid ahead of DreamShard", "surco", ("dreamshard",)),
@@ -95,50 +79,33 @@ CLAIMS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class BoardResults:
-    """The solvers of the boards of a suite: one, or several measurements of it.
+class BoardResults(NamedTuple):
+    """The solvers of the boards of a suite: one, or several measurements of it."""
 
-    Attributes:
-        name: of the suite.
-        solvers: results by name, one per measurement; of solvers that are on all boards.
-    """
-
-    name: str
-    solvers: dict[str, list[SolverResults]]
+    name: str  #: of the suite
+    costs_ms: dict[str, Floats]  #: by solver that is on all boards: geometric mean over them, NaN without one, (T,)
 
     @classmethod
     def of(cls, name: str, boards: Sequence[Board]) -> BoardResults:
         """Sort the records of boards by solver."""
-        found: dict[str, list[SolverResults]] = defaultdict(list)
+        found: dict[str, list[Floats]] = defaultdict(list)
         for board in boards:
             for results in SolverResults.of_board(board):
-                found[results.solver].append(results)
-        return cls(name, {solver: own for solver, own in found.items() if len(own) == len(boards)})
-
-    def figures(self, solver: str, measure: str) -> Floats:
-        """Return a figure of which less is better, geometric mean over measurements, NaN without one, shape (T,)."""
-        logs = [np.log(r.cost_ms if measure == "cost" else 1 / balance(r)) for r in self.solvers[solver]]
-        means: Floats = np.exp(np.mean(logs, axis=0))
-        return means
+                found[results.solver].append(results.cost_ms)
+        means = {name: np.exp(np.mean(np.log(own), axis=0)) for name, own in found.items() if len(own) == len(boards)}
+        return cls(name, means)
 
 
-def main() -> int:
-    """Read the boards and print the claims; returns the exit code."""
+def main() -> None:
+    """Read the boards and print the claims."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER", help="default: simulated boards, and those of GPU suites"
-    )
+    parser.add_argument("folders", nargs="*", type=Path, default=BOARDS, help="simulated ones and of GPU suites")
     parser.add_argument("--out", type=Path, help="CSV file to write the rows to, besides printing them")
     arguments = parser.parse_args()
-    try:
-        of_suite: dict[str, list[Board]] = defaultdict(list)
-        for board in load_boards(arguments.folders or BOARDS):
-            of_suite[board.run.suite].append(board)
-        boards = [BoardResults.of(suite, members) for suite, members in of_suite.items()]
-    except ShardGymError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    of_suite: dict[str, list[Board]] = defaultdict(list)
+    for board in load_boards(arguments.folders):
+        of_suite[board.run.suite].append(board)
+    boards = [BoardResults.of(suite, members) for suite, members in of_suite.items()]
     rows = []
     for claim in CLAIMS:
         rows += [check(claim, board) for board in boards]
@@ -151,18 +118,17 @@ def main() -> int:
             writer.writeheader()
             writer.writerows(rows)
     print(tabulate(rows, headers="keys"))
-    return 0
 
 
 def check(claim: Claim, board: BoardResults) -> dict[str, Any]:
     """Return a row for all tasks of a board."""
     row = {"claim": claim.text, "published": claim.published, "board": board.name}
-    rivals = [name for name in claim.rivals if name in board.solvers]
-    lacking = [name for name in (claim.solver, *claim.rivals) if name not in board.solvers]
+    rivals = [name for name in claim.rivals if name in board.costs_ms]
+    lacking = [name for name in (claim.solver, *claim.rivals) if name not in board.costs_ms]
     if claim.solver in lacking or not rivals:
         return row | {"here": f"the board lacks {' and '.join(lacking)}"}
-    best = best_of(rivals, board, claim.measure)
-    mine, theirs = (board.figures(name, claim.measure) for name in (claim.solver, best))
+    best = best_of(rivals, board)
+    mine, theirs = (board.costs_ms[name] for name in (claim.solver, best))
     found = {"solver": claim.solver, "against": best} | compared(mine, theirs)
     return row | found | {"here": found["here"] + (f", without {', '.join(lacking)}" if lacking else "")}
 
@@ -171,23 +137,22 @@ def check_families(claim: Claim, boards: Sequence[BoardResults]) -> Iterator[dic
     """Yield a row for every family of which several boards have the solver and its only rival."""
     for family, suites in FAMILIES.items():
         names = {claim.solver, *claim.rivals}
-        members = [board for board in boards if board.name in suites and names <= board.solvers.keys()]
+        members = [board for board in boards if board.name in suites and names <= board.costs_ms.keys()]
         if len(names) != 2 or len(members) < 2:
             continue
         mine, theirs = (
-            np.concatenate([board.figures(name, claim.measure) for board in members])
-            for name in (claim.solver, *claim.rivals)
+            np.concatenate([board.costs_ms[name] for board in members]) for name in (claim.solver, *claim.rivals)
         )
         found = {"solver": claim.solver, "against": claim.rivals[0]} | compared(mine, theirs)
         yield {"claim": claim.text, "published": claim.published, "board": family} | found
 
 
-def best_of(rivals: Sequence[str], board: BoardResults, measure: str) -> str:
+def best_of(rivals: Sequence[str], board: BoardResults) -> str:
     """Return the rival with the lowest geometric mean on the tasks that all rivals solved.
 
     One that solved less than nine tenths as many tasks as the best is left out.
     """
-    logs = {name: np.log(board.figures(name, measure)) for name in rivals}
+    logs = {name: np.log(board.costs_ms[name]) for name in rivals}
     solved = {name: int(np.isfinite(values).sum()) for name, values in logs.items()}
     comparable = [name for name in rivals if solved[name] >= COMPARABLE * max(solved.values())]
     common = np.all([np.isfinite(logs[name]) for name in comparable], axis=0)
@@ -209,19 +174,5 @@ def compared(mine: Floats, theirs: Floats) -> dict[str, Any]:
     return found | shown | {"from": f"{low - 1:+.1%}", "to": f"{high - 1:+.1%}", "here": verdict}
 
 
-def balance(results: SolverResults) -> Floats:
-    """Return compute of the least loaded device over that of the most loaded one, as AutoShard rewards it.
-
-    The mean over seeds by task, at least `LEAST_BALANCE`; NaN where the solver has no cost; shape (T,).
-    """
-    found: dict[int, list[float]] = {index: [] for index in range(results.seed_ms.shape[1])}
-    for record in results.records:
-        if record.status == "ok" and record.cost is not None:
-            compute = record.cost.compute_ms
-            found[record.task_index].append(max(float(compute.min() / compute.max()), LEAST_BALANCE))
-    means = np.array([np.mean(values) if values else np.nan for values in found.values()])
-    return np.where(np.isfinite(results.cost_ms), means, np.nan)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

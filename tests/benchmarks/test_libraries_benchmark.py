@@ -20,12 +20,10 @@ def test_records_that_are_there_become_the_table_of_a_page(libraries, monkeypatc
     (tmp_path / "rllib_ppo.json").write_text(json.dumps(record | {"over_lookahead": {"1": one, "16": many}}))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- libraries -->\n<!-- end -->\nbehind\n")
-    arguments = ["--examples", "rllib_ppo", "--out", str(tmp_path), "--page", str(page), "--json"]
+    arguments = ["--examples", "rllib_ppo", "--out", str(tmp_path), "--page", str(page)]
     monkeypatch.setattr(sys, "argv", ["libraries.py", *arguments])
-    assert libraries.main() == 0
-    [row] = json.loads(capsys.readouterr().out)
-    assert row == {
-        "script": "examples/rllib_ppo.py", "library": "ray 2.60.0", "steps": "1,500,000", "steps/CPU s": "12,500",
-        "over lookahead, best of 1": "0.970, 1 failed", "over lookahead, best of 16": "0.950",
-    }  # fmt: skip
+    libraries.main()
+    header, _, line = (text.split() for text in capsys.readouterr().out.splitlines())
+    assert header[:2] == ["script", "library"]
+    assert line == ["examples/rllib_ppo.py", "ray", "2.60.0", "1,500,000", "12,500", "0.970,", "1", "failed", "0.950"]
     assert "12,500" in page.read_text()

@@ -45,8 +45,7 @@ def draw(tool, tmp_path):
 
 
 def test_solvers_differ_on_what_is_drawn(draw, tool):
-    text, suite = draw("--seed", "6")
-    assert suite.source.spec.seed == 6
+    text, suite = draw(seed=6)
     assert text.startswith("# A comment.\ndescription: d\n")
     (task,) = suite
     for cost in tool.predicted_costs(suite):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import tempfile
@@ -28,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
 from shardgym.costs.fbgemm.namespaces import INTERFACE, join_network
 from shardgym.plans.plan import ShardingPlan
@@ -210,16 +210,7 @@ def in_ranks(method: str, target: Callable[..., None], task: ShardingTask, *argu
         task: that has the devices.
         arguments: of the function.
     """
-    context = multiprocessing.get_context(method)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        processes = [
-            context.Process(target=target, args=(rank, task, *arguments, folder)) for rank in range(task.num_devices)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a rank ended before its time; what it printed says why")
+        start_processes(target, (task, *arguments, folder), nprocs=task.num_devices, start_method=method)
         return json.loads((folder / TIMES).read_text())

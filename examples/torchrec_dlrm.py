@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from tabulate import tabulate
 from torch import nn
+from torch.multiprocessing import start_processes
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -173,19 +173,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # it warns of every topology that is made by hand
     # Forked processes have imported TorchRec already, which takes seconds.
-    context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        processes = [
-            context.Process(target=train, args=(rank, arguments.ranks, arguments.steps, Path(folder) / "store"))
-            for rank in range(arguments.ranks)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    failed = [process.exitcode for process in processes if process.exitcode]
-    if failed:
-        raise SystemExit(f"a rank ended with exit code {failed[0]}")
+        given = arguments.ranks, arguments.steps, Path(folder) / "store"
+        start_processes(train, given, nprocs=arguments.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

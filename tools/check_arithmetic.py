@@ -152,7 +152,7 @@ def plans_of_sample(share: tuple[int, int] = (0, 1)) -> dict[str, str]:
         cost = shardgym.make_cost(choice.cost, **choice.settings)
         # By a hash, as neighbours in a suite are alike; of ten the one with the fewest tables, as it is soon solved.
         drawn = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:10]
-        index = min(sorted(drawn), key=lambda index: suite[index].num_tables)
+        index = min(drawn, key=lambda index: suite[index].num_tables)
         for name in solvers:
             what = f"{suite_name}/{index} {name}"
             if int(sha256(what)[:8], 16) % share[1] != share[0]:

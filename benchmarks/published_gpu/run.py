@@ -18,19 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from fit import GROUPS, fit
 from predictions import Constants, ratios
 from rows import KERNELS, Row, read_rows
-from scipy.stats import kendalltau
 from tabulate import tabulate
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- begin: python benchmarks/published_gpu/run.py --page -->"
 END = "<!-- end of benchmarks/published_gpu/run.py -->"
-
-#: Fewest rows of a source whose order says anything.
-_FEWEST = 3
 
 
 class Held(NamedTuple):
@@ -72,24 +67,6 @@ def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str
     return tabulate(table, columns, tablefmt="github", disable_numparse=True)
 
 
-def _by_source(held: Sequence[Held]) -> str:
-    """Return errors and Kendall's tau between prediction and publication of each source, its times apart from rates."""
-    by: dict[tuple[str, str], list[Held]] = defaultdict(list)
-    for item in held:
-        if item.apart is not None:
-            by[item.row.source, "us" if item.row.time_us else "GB/s"].append(item)
-    table = []
-    for (source, unit), items in sorted(by.items()):
-        published = np.array([item.row.time_us or item.row.gbps for item in items])
-        apart = np.array([item.apart for item in items], dtype=float)
-        order = "-"
-        if len(set(published.tolist())) >= _FEWEST:
-            order = f"{kendalltau(published, np.round(published * apart, 6)).statistic:.2f}"
-        table.append([source, unit, len(items), _percent(np.abs(apart - 1).tolist()), order])
-    columns = ["source", "in", "predicted rows", "error, source left out", "Kendall's tau"]
-    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
-
-
 def tables(held: Sequence[Held]) -> str:
     """Return all tables as Markdown."""
     kernels, exchanges, collectives = (
@@ -101,7 +78,6 @@ def tables(held: Sequence[Held]) -> str:
         "### Kernels of FBGEMM", _groups(kernels, lambda row: row.card or row.gpu, "card"),
         "### Exchanges", _groups(exchanges, lambda row: row.gpu, "GPU"),
         "### Row collectives", _groups(collectives, lambda row: row.op.split()[0], "collective"),
-        "### By source", _by_source(held),
     ]  # fmt: skip
     return "\n\n".join(parts)
 

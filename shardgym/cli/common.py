@@ -19,6 +19,7 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.engines import ENGINES, make_engine
 from shardgym.errors import InputError
 from shardgym.evaluation.solver import Solver, make_solver
+from shardgym.files import write_whole
 from shardgym.progress import log_to_stderr
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.task import ShardingTask, exact_bytes
@@ -53,12 +54,6 @@ def by_name(of: click.ParamType) -> Callable[..., Any]:  # type: ignore[type-arg
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-preset_option = click.option(
-    "--topology", "preset", default="cpu", type=click.Choice([*PRESETS]), help="Kind of device, memory and links."
-)
-memory_option = click.option(
-    "--memory-gib", type=ABOVE_0, metavar="X", help="Memory per device (default: the topology's)."
-)
 
 
 def writes(what: str) -> Callable[[Work], Work]:
@@ -93,21 +88,37 @@ def takes_engine(command: Work) -> Work:
     return with_engine
 
 
-def make_topology(preset: str, devices: int, memory_gib: float | None) -> Topology:
-    """Return the topology of what `preset_option` and `memory_option` take, with so many devices."""
-    # What no device has is left for the topology to refuse.
-    memory_bytes = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
-    return Topology.preset(preset, devices, memory_bytes)
+def takes_topology(*, required: bool) -> Callable[[Work], Work]:
+    """Add --devices, --topology and --memory-gib; the command is given the topology, None without devices."""
+
+    def add(command: Work) -> Work:
+        @click.option("--devices", required=required, type=click.IntRange(1), metavar="N", help="Number of devices.")
+        @click.option("--topology", "preset", default="cpu", type=click.Choice([*PRESETS]), help="Devices and links.")
+        @click.option("--memory-gib", type=ABOVE_0, help="Memory per device (default: the topology's).")
+        @functools.wraps(command)
+        def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
+            # What no device has is left for the topology to refuse.
+            memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
+            topology = None if devices is None else Topology.preset(preset, devices, memory)
+            return command(topology=topology, **arguments)
+
+        return with_topology
+
+    return add
 
 
-def check_room(task: ShardingTask, *others: str) -> None:
-    """Raise `InputError` where the devices of a task are too small for its tables; it names other remedies, too."""
+def write_task(path: Path, task: ShardingTask, *remedies: str) -> str:
+    """Write a task and say what it holds; refuse one whose tables its devices have no room for, naming remedies."""
     if task.total_bytes > task.total_capacity_bytes:
         raise InputError(
             f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
             f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
-            f"give {', or '.join(('more devices or memory', *others))}"
+            f"give {', or '.join(('more devices or memory', *remedies))}"
         )
+    write_whole(path, task.to_json(indent=2) + "\n")
+    used = 100 * task.total_bytes / task.total_capacity_bytes
+    held = f"{count(task.num_tables, 'table')}, {used:.1f} % of the memory of {count(task.num_devices, 'device')}"
+    return f"{path}: {held}\ndigest, the task_hash of its plans: {task.digest}"
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -165,13 +176,6 @@ def say(text: str) -> None:
 def answer(as_json: bool, data: Any, text: str) -> None:
     """Print what a command found: data as JSON, or text."""
     print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text)
-
-
-def describe_task(path: Path, task: ShardingTask) -> str:
-    """Say what a task that was written holds."""
-    used = 100 * task.total_bytes / task.total_capacity_bytes
-    held = f"{count(task.num_tables, 'table')}, {used:.1f} % of the memory of {count(task.num_devices, 'device')}"
-    return f"{path}: {held}\ndigest, the task_hash of its plans: {task.digest}"
 
 
 def count(number: int, thing: str) -> str:

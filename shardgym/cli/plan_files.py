@@ -21,15 +21,10 @@ _PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
 
 def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> ShardingPlan:
-    """Read a plan for `task`, feasible or not.
+    """Read a plan for `task`, feasible or not: as it writes itself, `{"TABLE": DEVICE}`, or as `plan_to_csv` writes it.
 
-    Args:
-        path: a plan as it writes itself; a `.json` file with an object of one device per table, all whole; or a `.csv`
-            file as of `plan_to_csv`, where bounds may be left out of whole tables, and `bytes` is not read. The last
-            two name no task: their tables must be those of the task.
-        task: the task.
-        same_tables: whether it may be a plan for another task, as for the same tables with other statistics; it then
-            becomes one for `task`.
+    In CSV bounds may be left out of whole tables, and `bytes` is not read. With `same_tables` it may be a plan for
+    another task, as for other statistics of the same tables, and becomes one for `task`.
     """
     text = read_text(path)
     if Path(path).suffix.lower() == ".csv":

@@ -35,8 +35,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
 
     Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
     The lowest total is marked "best" only if it differs from every other by more than 2 standard errors of the
-    difference; else it and those within are marked "tied". Communication is measured where the machine has as many
-    devices as the task, else modelled, and the output says so. Exit code 1 when a plan is infeasible or could not be
+    difference; else it and those within are marked "tied". Exit code 1 when a plan is infeasible or could not be
     measured.
     """
     task = read_task(task_name)
@@ -140,10 +139,9 @@ def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as
 def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_json: bool) -> int:
     """Compare two plans, A and B.
 
-    Devices side by side, tables that moved, tables that are cut differently: the first of them and of their pieces, and
-    all with --json; the bytes that move from A to B, and how long that takes. A may be a plan in use, of the same
-    tables with other statistics. With --cost, too, whether the difference of the two is above the error that this cost
-    has for such plans.
+    Devices side by side, tables that moved or are cut differently, all of them with --json; the bytes that move from A
+    to B, and how long that takes. A may be a plan in use, of the same tables with other statistics. With --cost, too,
+    whether the difference of the two is above the error that this cost has for such plans.
     """
     task = read_task(task_name)
     before, after = (read_plan(path, task, same_tables=True) for path in (path_a, path_b))

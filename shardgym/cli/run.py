@@ -63,21 +63,15 @@ def run(
     """Run solvers on a suite and rank them.
 
     Every solver solves every task with the oracle; then the judge, another cost model that no solver is given,
-    scores all plans of the task together. Where judge and oracle are the same model (roofline for both), the
-    comparison is circular, and the table says so. One record per task, solver and seed is appended to
-    FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
-    continues. At the end the ranked table is printed and written to FOLDER/table.md. It is relative to lpt, which runs
-    with any solvers.
+    scores all plans of the task together. One record per task, solver and seed is appended to FOLDER/records.jsonl as
+    soon as the task is scored, failures included. Killed at any moment, the same command continues. At the end the
+    ranked table is printed and written to FOLDER/table.md. It is relative to lpt, which runs with any solvers.
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
 
-    --engine solves several tasks at once: 'loky' in processes of this machine, 'ray' on a Ray cluster, where a node
-    that measures does so one task at a time, with all its cores. The records are the same, in another order. Times of
-    solvers are those of a machine on which others work, too. A worker that is lost is replaced and its task done again.
-
-    --resume: 'missing' solves what has no record (default), 'all' starts afresh and moves the old records aside. A
-    stored plan is used again even if the code of its solver has changed since.
+    --engine solves several tasks at once: 'loky' in processes of this machine, 'ray' on a Ray cluster. --resume:
+    'missing' solves what has no record, 'all' starts afresh and moves the old records aside.
 
     Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when the solvers that
     were asked for solved nothing; a task that a solver found no feasible plan for is an outcome and shows as its
@@ -131,16 +125,13 @@ def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
 
 @click.command("leaderboard")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
 @click.option(
     "--format", "table_format", type=click.Choice([*FORMATS, HTML]), default="text", help="html: with charts."
 )
 @click.option("--details", is_flag=True, help="Performance profiles below the tables.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
 @json_option
-def leaderboard(
-    paths: tuple[str, ...], suite_name: str | None, table_format: str, details: bool, out: Path | None, as_json: bool
-) -> int:
+def leaderboard(paths: tuple[str, ...], table_format: str, details: bool, out: Path | None, as_json: bool) -> int:
     """Print ranked tables from stored records.
 
     PATH is a folder of runs, or a records file; without one it is the folder results. Every folder has a table of its
@@ -149,7 +140,7 @@ def leaderboard(
     --format html makes one file that needs no network: tables to sort and filter, costs with their intervals, and cost
     against solving time.
     """
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    rankings = [rank(board) for board in load_boards(paths or ["results"])]
     text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
     if out is not None and not as_json:
         write_whole(out, text)

@@ -115,8 +115,7 @@ def sweep_machines(
 
     Every number of every GPU is a machine, with links of the card's data sheet. The solver makes a plan for it, asking
     the cost 'gpu', which also says what it takes. "bound by" is the part of the devices that saves most if it is twice
-    as fast, and what of the step it saves: memory (its bandwidth), lookups (multiprocessors) or links; start-up is
-    what remains of kernels and exchanges however fast devices are.
+    as fast.
 
     Results are records of a run, with their plans. Broken off at any moment, the same command continues.
 
@@ -126,23 +125,17 @@ def sweep_machines(
     for name in names:
         if name not in CARDS:
             raise UnknownNameError("GPU", name, CARDS)
-    machines = [Machine(gpu, devices) for gpu in names for devices in counts]
-    room = _by_gpu("--memory-gib", memory, names, complete=False)
+    room = _by_gpu("--memory-gib", memory, names)
     economics = Economics(_by_gpu("--dense-ms", dense, names), _by_gpu("--price", price, names))
     if economics.price and not economics.dense:
         raise click.UsageError("--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all")
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
     model = read_model(model_name, batch_size or batch_per_device)
-    tasks = {
-        machine: task_on(
-            model,
-            machine,
-            batch_per_device=batch_per_device,
-            memory_bytes=int(room[machine.gpu] * GIB) if machine.gpu in room else None,
-        )
-        for machine in machines
-    }
+    tasks = {}
+    for machine in (Machine(gpu, devices) for gpu in names for devices in counts):
+        memory_bytes = int(room[machine.gpu] * GIB) if machine.gpu in room else None
+        tasks[machine] = task_on(model, machine, batch_per_device=batch_per_device, memory_bytes=memory_bytes)
     title = Path(model_name).stem if Path(model_name).exists() else model_name
     name = "sweep-" + re.sub(r"[^A-Za-z0-9.]+", "-", title).strip("-.")
     folder = Path(out or f"results/{name}")
@@ -181,14 +174,11 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
     return ShardingTask(pool.tables, room, batch_size or pool.batch_size, name=pool.name)
 
 
-def _by_gpu(option: str, given: Any, gpus: Sequence[str], *, complete: bool = True) -> Mapping[str, Any]:
-    """Return the value of each GPU: one for all, or, where anything is said, one of each; not so if not `complete`."""
+def _by_gpu(option: str, given: Any, gpus: Sequence[str]) -> Mapping[str, Any]:
+    """Return the value of each GPU of which something is said."""
     if not isinstance(given, dict):
         return dict.fromkeys(gpus, given)
     for gpu in given:
         if gpu not in gpus:
             raise UnknownNameError(f"GPU of {option}", gpu, gpus)
-    missing = [gpu for gpu in gpus if gpu not in given]
-    if given and missing and complete:
-        raise InputError(f"{option}: nothing is said of {', '.join(missing)}: give {missing[0]}=VALUE, too")
     return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 from tabulate import tabulate
@@ -12,14 +12,11 @@ from tabulate import tabulate
 from shardgym.cli.common import (
     answer,
     by_name,
-    check_room,
     count,
-    describe_task,
     json_option,
-    make_topology,
-    memory_option,
-    preset_option,
     say,
+    takes_topology,
+    write_task,
     writes,
 )
 from shardgym.errors import InputError, UnknownNameError
@@ -31,6 +28,7 @@ from shardgym.tables.streams.stream import ENDINGS, MIN_ROWS, holds_ids, open_st
 from shardgym.tables.table import Optimizer, TablePool
 from shardgym.tables.tables_of_streams import PLACEHOLDER_DIM, pool_of_statistics
 from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.topology import Topology
 
 #: Features that are listed; of more the totals say enough.
 _MOST_LISTED = 40
@@ -41,9 +39,7 @@ _MOST_ROWS_PER_ID = 100
 
 @click.command("import-tables")
 @click.argument("source", metavar="FILE")
-@click.option("--devices", type=click.IntRange(1), metavar="N", help="Writes a task for so many. Without it, a pool.")
-@preset_option
-@memory_option
+@takes_topology(required=False)
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per step over all devices.")
 @click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this one; may be repeated.")
 @click.option(
@@ -67,9 +63,7 @@ _MOST_ROWS_PER_ID = 100
 @json_option
 def import_tables(
     source: str,
-    devices: int | None,
-    preset: str,
-    memory_gib: float | None,
+    topology: Topology | None,
     batch_size: int | None,
     features: tuple[str, ...],
     hash_size: int | dict[str, int],
@@ -83,12 +77,12 @@ def import_tables(
 ) -> int:
     """Make a task of your own tables, or of a log of their ids.
 
-    FILE holds tables (.json, .csv), or ids: dlrm_datasets (.pt), Parquet with a row per sample and a column of ids or
-    of lists of ids per feature (.parquet), or text as Criteo's (.tsv, .txt), the first and the last also with .gz. Of
-    ids, rows, ids per sample, reuse, and where hot rows lie are counted in whole batches. To measure with the ids
-    themselves, put their folder into the environment variable SHARDGYM_DATA.
+    With --devices it is a task, else a pool. FILE holds tables (.json, .csv), or ids: dlrm_datasets (.pt), Parquet with
+    a row per sample and a column of ids or of lists of ids per feature (.parquet), or text as Criteo's (.tsv, .txt),
+    the first and the last also with .gz. Of ids, rows, ids per sample, reuse, and where hot rows lie are counted in
+    whole batches. To measure with the ids themselves, put their folder into the variable SHARDGYM_DATA.
     """
-    if optimizer is not None and devices is None:
+    if optimizer is not None and topology is None:
         raise InputError("--optimizer: is of a task, give --devices")
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
@@ -117,15 +111,14 @@ def import_tables(
     pool = _with_unpooled(pool, source, unpooled)
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     content: TablePool | ShardingTask = pool
-    text = f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}"
-    if devices is not None:
-        topology = make_topology(preset, devices, memory_gib)
+    if topology is None:
+        text = f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}"
+        write_whole(output, pool.to_json(indent=2) + "\n")
+    else:
         content = ShardingTask(
             pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
         )
-        check_room(content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
-        text = describe_task(output, content)
-    write_whole(output, content.to_json(indent=2) + "\n")
+        text = write_task(output, content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
     for name in sparse:
         say(
             f"shardgym: warning: feature '{name}' has {found[name].rows:,} rows, its largest id + 1, and at most "
@@ -136,7 +129,7 @@ def import_tables(
     if by_largest_id:
         of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
         text += f"\nrows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)"
-    page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest, "tables": len(pool)}
+    page = {"task" if topology else "pool": str(output), "digest": content.digest, "tables": len(pool)}
     answer(as_json, page | {"features": {name: _row(of_one) for name, of_one in found.items()}}, text)
     return 0
 

@@ -13,25 +13,22 @@ from shardgym.cli.common import (
     TASK_AND_PLAN,
     answer,
     by_name,
-    check_room,
     count,
-    describe_task,
     json_option,
-    make_topology,
-    memory_option,
-    preset_option,
     read_task,
     say,
+    takes_topology,
+    write_task,
     writes,
 )
 from shardgym.cli.plan_files import read_plan
-from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_text
+from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind
 from shardgym.registry import find_class
 from shardgym.tables.streams.stream import holds_hashes, open_stream
 from shardgym.tables.table import Optimizer
-from shardgym.tasks.topology import GIB
+from shardgym.tasks.topology import GIB, Topology
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,9 +38,7 @@ if TYPE_CHECKING:
 
 @click.command("import-torchrec")
 @click.argument("model_name", metavar="MODEL")
-@click.option("--devices", required=True, type=click.IntRange(1), metavar="N", help="Number of devices.")
-@preset_option
-@memory_option
+@takes_topology(required=True)
 @click.option("--batch-size", required=True, type=click.IntRange(1), metavar="B", help="Samples per step.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
@@ -68,9 +63,7 @@ if TYPE_CHECKING:
 @json_option
 def import_torchrec(
     model_name: str,
-    devices: int,
-    preset: str,
-    memory_gib: float | None,
+    topology: Topology,
     batch_size: int,
     log: Path | None,
     factors: float | dict[str, float],
@@ -92,28 +85,20 @@ def import_torchrec(
     from shardgym.torchrec import Reserve, import_model
     from shardgym.torchrec.model_tables import model_tables
 
-    topology = make_topology(preset, devices, memory_gib)
     model = make_model(model_name)
     if not isinstance(factors, dict):
         factors = {table.name: factors for table in model_tables(model)}
     sample = None
     if log is not None:
         rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
-        try:
-            sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
-        except UnknownNameError as error:
-            readers = [t.name for t in model_tables(model) if error.unknown in t.config.feature_names]
-            raise InputError(
-                f"{log}: has no column '{error.unknown}', which table '{readers[0]}' of the model reads"
-            ) from None
+        sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
     kept = Reserve() if reserve == "torchrec" else None
     imported = import_model(
         model, topology, batch_size, pooling_factors=factors or None, sample=sample, optimizer=optimizer, reserve=kept,
         strict=strict,
     )  # fmt: skip
     task = imported.task
-    check_room(task)
-    write_whole(output, task.to_json(indent=2) + "\n")
+    texts = [write_task(output, task)]
     page = {
         "task": str(output),
         "digest": task.digest,
@@ -122,7 +107,6 @@ def import_torchrec(
         "left_out": list(imported.left_out),
         "reserved_bytes": list(imported.reserved_bytes),
     }
-    texts = [describe_task(output, task)]
     if max(imported.reserved_bytes):
         texts.append(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
     answer(as_json, page, "\n".join(texts + unknowns(imported)))
@@ -141,13 +125,9 @@ def make_model(name: str) -> nn.Module:
     if ":" not in name:
         raise InputError(f"'{name:.80}': expected module:function, a function that returns your model")
     make = find_class("model", "", name)
-    if not callable(make):
-        raise InputError(f"'{name:.80}' is an object of {type(make).__name__}: expected a function without arguments")
     try:
         with torch.device("meta"):
             model = make()
-    except ShardGymError:
-        raise
     except Exception as error:
         raise InputError(
             f"'{name:.80}' made no model under torch.device('meta'): {error_text(error)}; "

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from tabulate import tabulate
-from tqdm import tqdm
 
 from shardgym.cli.common import ABOVE_0, NOTATION, answer, aside, json_option, open_solver, parse_spec, say
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.solver import takes
+from shardgym.progress import progress_bar
 from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.spec import CostChoice
 
@@ -35,10 +32,9 @@ from shardgym.tasks.suites.spec import CostChoice
 def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) -> int:
     """Measure what simulators are trained on.
 
-    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs; for the oracle, for the judge,
-    and for tests. A part is measured twice, so that the noise floor is known. The order is random. Every measurement is
-    appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
-    numbers it adds samples. At the end compute.parquet and steps.parquet are written. docs/machine.md has the space.
+    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Every measurement is appended
+    to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher numbers
+    it adds samples. At the end compute.parquet and steps.parquet are written. docs/machine.md has the space.
 
     Exit code 1 when a sample could not be measured.
     """
@@ -46,7 +42,7 @@ def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) ->
 
     given = {name: value for name, value in settings.items() if value is not None}
     space = None if space_file is None else Space.load(space_file)
-    with contextlib.redirect_stdout(sys.stderr):
+    with aside(as_json):
         summary = collect(out, space=space, progress=not as_json, **given)
     answer(as_json, dataclasses.asdict(summary), "\n".join(summary.lines()))
     return 1 if summary.failed else 0
@@ -75,9 +71,8 @@ def pretrain(
 
     DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
     for the oracle, and for the judge if there are samples for it. Both are used with make_cost("simulator",
-    weights=FOLDER). With complete steps among the samples they predict such steps; shard sets that were measured alone,
-    also on another machine, help. Without steps, as from a GPU, they predict kernels alone, and communication is
-    latency and bytes over bandwidth. The same samples and seed give the same weights.
+    weights=FOLDER). Without complete steps among the samples, as from a GPU, they predict kernels alone, and
+    communication is latency and bytes over bandwidth. The same samples and seed give the same weights.
     """
     from shardgym.training.data import load_data
     from shardgym.training.fitting import FitSettings
@@ -89,7 +84,13 @@ def pretrain(
     if not len(data.steps):
         say(f"{data_folders[0]} has no complete steps: the simulator will predict kernels alone, and model exchanges")
     settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
-    with _training_bars(shown=not as_json) as advance:
+    with progress_bar(shown=not as_json, unit="epoch") as bar:
+
+        def advance(name: str, done: int, total: int) -> None:
+            bar.set_description(name)
+            bar.total = total
+            bar.update(done - bar.n)
+
         cards = pretrain(data, out, settings, seed, advance)
     if with_report:
         for card in cards:
@@ -103,36 +104,9 @@ def pretrain(
 
 
 def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
-    def percent(share: float | None) -> str | None:
-        return None if share is None else f"{100 * share:.1f} %"
-
-    rows = [
-        {
-            "part": part.replace("_", " "),
-            "error": percent(error["mape"]),
-            "repeat": percent(error["noise_mape"]),
-            "tau": error["kendall_tau"],
-            "tau of repeat": error["noise_kendall_tau"],
-        }
-        for part, error in errors.items()
-    ]
-    return tabulate(rows, headers="keys", tablefmt="simple", floatfmt=".3f", missingval="unknown")
-
-
-@contextlib.contextmanager
-def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar per thing that is trained, in terminals; yields advance(name, done, total)."""
-    bars: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-
-        def advance(name: str, done: int, total: int) -> None:
-            if name not in bars:
-                stack.close()
-                bar = tqdm(total=total, desc=name, unit="epoch", disable=None if shown else True)
-                bars[name] = stack.enter_context(bar)
-            bars[name].update(done - bars[name].n)
-
-        yield advance
+    columns = {"mape": "error", "noise_mape": "of repeat", "kendall_tau": "tau", "noise_kendall_tau": "of repeat"}
+    rows = [[part.replace("_", " "), *(error[key] for key in columns)] for part, error in errors.items()]
+    return tabulate(rows, ["part", *columns.values()], "simple", floatfmt=".3f", missingval="unknown")
 
 
 @click.command("fit")
@@ -165,9 +139,8 @@ def fit(
     needs fit(tasks, cost, seed) and save(folder).
 
     Tasks are drawn like those of the suite, but from the train half of its pool: no table of the suite is ever seen.
-    Costs are asked of the oracle, by default that of the first suite. FOLDER gets the weights (safetensors), a card
-    (JSON), and meanwhile a checkpoint and the learning curve. Killed at any moment, the same command with --resume
-    continues and gives the same weights as if nothing had happened. Use them with --solver SOLVER,weights=FOLDER.
+    FOLDER gets the weights (safetensors), a card (JSON), and meanwhile a checkpoint and the learning curve. Killed at
+    any moment, the same command with --resume continues and gives the same weights as if nothing had happened.
     """
     from shardgym.envs.tasks import training_tasks
 

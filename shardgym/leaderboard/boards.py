@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from shardgym.arrays import Bools, Floats
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError
 from shardgym.evaluation.result import Result, RunInfo, read_records, read_task, record_files
 from shardgym.tasks.task import ShardingTask
 
@@ -53,17 +53,15 @@ class Board:
             return None
 
 
-def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
+def load_boards(paths: Sequence[str | Path]) -> list[Board]:
     """Read the records of folders; each is a board of its own.
 
     Args:
         paths: folders of runs, or their records files; folders are searched for those of runs below them.
-        suite: only boards of this one.
 
     Raises:
         InputError: a path holds no records, no `run.json` is beside them, a line is damaged, or a record is not of the
             run, or of another task than the others with its index.
-        UnknownNameError: no board is of the suite.
     """
     runs = {}
     for file in record_files(paths):
@@ -71,9 +69,7 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
         if run is None:
             raise InputError(f"{file} has no run.json beside it: expected the folder of a run")
         runs[file] = run
-    if suite is not None and all(run.suite != suite for run in runs.values()):
-        raise UnknownNameError("suite among the records", suite, {run.suite for run in runs.values()})
-    boards = [_load(file, run) for file, run in runs.items() if suite in (None, run.suite)]
+    boards = [_load(file, run) for file, run in runs.items()]
     kinds = Counter(_kind(board) for board in boards)
     return [replace(b, place=os.path.relpath(b.folder)) if kinds[_kind(b)] > 1 else b for b in boards]
 

@@ -114,7 +114,6 @@ def model():
         (["--devices", "0"], "Invalid value for '--devices': 0 is not in the range 1<=x<=65536"),
         (["--price", "2"], "--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all"),
         (["--dense-ms", "b200=1"], "unknown GPU of --dense-ms 'b200': known: h100"),
-        (["--gpus", "h100,b200", "--dense-ms", "h100=1"], "--dense-ms: nothing is said of b200: give b200=VALUE, too"),
         (["--dense-ms", "1", "--dense-ms", "h100=1"], "'--dense-ms': expected one value for all, or NAME=VALUE"),
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),
     ],

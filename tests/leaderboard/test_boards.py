@@ -8,7 +8,7 @@ import pytest
 from board_toys import TASKS, board_of, record, write
 
 from shardgym.cli import main
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError
 from shardgym.leaderboard import load_boards, rank, render
 
 
@@ -40,18 +40,6 @@ def test_every_folder_has_a_table_which_names_it_where_another_is_of_its_kind(he
 def test_a_file_that_is_named_twice_is_one_board(here):
     board_of(here / "a", {"one": [1.0]})
     assert [len(board.results) for board in load_boards(["a", "a/records.jsonl", "."])] == [1]
-
-
-def test_a_suite_is_picked_before_records_are_read(here):
-    board_of(here / "a", {"one": [1.0]})
-    board_of(here / "b", {"one": [1.0]}, suite="broken")
-    (here / "b" / "records.jsonl").write_text("{}\n")
-    with pytest.raises(InputError, match=r"records\.jsonl:1"):
-        load_boards(["."])
-    (board,) = load_boards(["."], suite="toys")
-    assert rank(board).rows[0].mean_ms == pytest.approx(1.0)
-    with pytest.raises(UnknownNameError, match="unknown suite among the records 'toy'"):
-        load_boards(["."], suite="toy")
 
 
 def test_records_that_are_not_of_the_run_are_refused(here):
@@ -86,7 +74,7 @@ def test_without_a_path_the_command_shows_results(here, capsys):
     assert [line for line in text.splitlines() if line.startswith("##")] == [
         "## toys: 1 task, judged by lab-cost on lab", "## other: 1 task, judged by lab-cost on lab"
     ]  # fmt: skip
-    assert main(["leaderboard", "--suite", "other", "--format", "md", "--out", "table.md"]) == 0
+    assert main(["leaderboard", "results/b", "--format", "md", "--out", "table.md"]) == 0
     assert capsys.readouterr().out == "table.md\n"
     assert (here / "table.md").read_text() in text + "\n"
     assert main(["leaderboard", "--details"]) == 0

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 #: Seconds until ranks that wait for each other give up, and until the test does.
-GROUP_TIMEOUT_S = 30
-TIMEOUT_S = 60
+GROUP_TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 def run_ranks(size: int, function: Callable[[int], Any], group_timeout_s: float = GROUP_TIMEOUT_S) -> list[Any]:

@@ -161,16 +161,11 @@ def choose_plans(task: ShardingTask, count: int) -> list[tuple[str, ShardingPlan
     ):  # fmt: skip
         most = len(found) + wanted
         inside = [n for n in np.argsort(ratios) if low <= ratios[n] < high]
-        with_cuts = [n for n in inside if has_cuts(neighbours[n], task)]
+        with_cuts = [n for n in inside if len(neighbours[n].shards) > task.num_tables]
         for n in [*with_cuts[:: max(1, len(with_cuts) // (wanted + 1))], *with_cuts, *inside]:  # spaced ones first
             if len(found) < most:
                 add(kind, neighbours[n])
     return list(found.values())
-
-
-def has_cuts(plan: ShardingPlan, task: ShardingTask) -> bool:
-    """Say whether a table lies on several devices, or in several pieces."""
-    return len(plan.shards) > task.num_tables
 
 
 def fits(plan: ShardingPlan, task: ShardingTask) -> bool:

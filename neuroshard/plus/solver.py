@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import Pricing
-from neuroshard.plus.searches import ExactSearch, InGroups
+from neuroshard.plus.searches import ExactSearch
 from neuroshard.plus.sharing import SHARED_TYPES, forms_of
 from neuroshard.plus.tiers import TieredPricing, TieredShards
 from neuroshard.row_splits import splits_of
@@ -94,75 +94,61 @@ class NeuroShardPlus(ColumnSolver):
         task = shards.task
         beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
+        search = functools.partial(ExactSearch, kicks=self.kicks, budget=budget, seed=seed, incumbent=incumbent)
         if not beyond or task.total_bytes <= task.total_capacity_bytes:
             try:
-                self._search_in_devices(shards, costs, kinds, cost.replicas, seed, budget, incumbent)
+                _search_in_devices(search, shards, costs, kinds, in_groups=cost.replicas)
             except NoFeasiblePlanError:
                 if not beyond:
                     raise
         if beyond and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
-            self._search_in_tiers(task, costs, kinds, seed, budget, incumbent)
-
-    def _search_in_devices(
-        self, shards: ShardTable, costs: AdditiveCosts, kinds: set[str], in_groups: bool, seed: int, budget: Budget,
-        incumbent: Incumbent,
-    ) -> None:  # fmt: skip
-        """Search with all rows in the memory of devices, in groups of 2D parallelism where these are allowed.
-
-        Raises:
-            OutOfTime: the budget is spent.
-            NoFeasiblePlanError: no packing was found.
-        """
-        task = shards.task
-
-        def search_on(shards: ShardTable, costs: AdditiveCosts, place: InGroups | None) -> ExactSearch:
-            pricing = Pricing(shards, costs)
-            forms = forms_of(shards.task, costs, kinds)
-            return ExactSearch(pricing, forms, self.kicks, budget, seed, incumbent, place)
-
-        best = search_on(shards, costs, None)
-        # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
-        for size in group_sizes(task) if in_groups else ():
-            of_group = ShardTable(task_of_group(task, size))
-            place = functools.partial(plan_of_groups, task, size=size)
-            other = search_on(of_group, GroupCosts(costs, task, size), place)
-            if other.columns_ms() >= best.columns_ms():
-                break
-            best = other
-        best.run()
-
-    def _search_in_tiers(
-        self, task: ShardingTask, costs: AdditiveCosts, kinds: set[str], seed: int, budget: Budget,
-        incumbent: Incumbent,
-    ) -> None:  # fmt: skip
-        """Search with rows in the memory of devices and hosts; first comes a plan by memory alone.
-
-        Raises:
-            OutOfTime: the budget is spent.
-            NoFeasiblePlanError: no packing was found, or none for which hosts have room.
-        """
-        forms = forms_of(task, costs, kinds, in_host=True)
-        splits = splits_of(task, costs, in_host=True, row_cuts=self.row_cuts)
-        # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
-        uncached = [
-            [split for split in of_table if split.shards[0].compute_kernel != "fused_uvm_caching"]
-            for of_table in splits
-        ]
-        for of_tables in (splits, uncached):
-            shards = TieredShards(task, costs, of_tables)
-            pricing = TieredPricing(shards, costs, alike=not self.row_cuts)
-            search = ExactSearch(pricing, forms, self.kicks, budget, seed, incumbent)
-            with contextlib.suppress(NoFeasiblePlanError):
-                search.found(Allocation(pricing, pack_units(shards)))
-            with contextlib.suppress(NoFeasiblePlanError):
-                search.run()
-            if incumbent.cost_ms < math.inf:
-                return
-        raise NoFeasiblePlanError(
-            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
-            f"no room for the rows for which devices have none; {ROOM_ADVICE}"
-        )
+            _search_in_tiers(search, task, costs, kinds, row_cuts=self.row_cuts)
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
         return plan_of_units(shards, pack_units(shards))
+
+
+def _search_in_devices(
+    search: Callable[..., ExactSearch], shards: ShardTable, costs: AdditiveCosts, kinds: set[str], *, in_groups: bool
+) -> None:
+    """Search with all rows in the memory of devices, in groups of 2D parallelism where these are allowed."""
+    task = shards.task
+    best = search(Pricing(shards, costs), forms_of(task, costs, kinds))
+    # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
+    for size in group_sizes(task) if in_groups else ():
+        of_group = task_of_group(task, size)
+        group_costs = GroupCosts(costs, task, size)
+        plan_of = functools.partial(plan_of_groups, task, size=size)
+        pricing = Pricing(ShardTable(of_group), group_costs)
+        other = search(pricing, forms_of(of_group, group_costs, kinds), in_groups=plan_of)
+        if other.columns_ms() >= best.columns_ms():
+            break
+        best = other
+    best.run()
+
+
+def _search_in_tiers(
+    search: Callable[..., ExactSearch], task: ShardingTask, costs: AdditiveCosts, kinds: set[str], *, row_cuts: bool
+) -> None:
+    """Search with rows in the memory of devices and hosts; first comes a plan by memory alone."""
+    forms = forms_of(task, costs, kinds, in_host=True)
+    splits = splits_of(task, costs, in_host=True, row_cuts=row_cuts)
+    # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
+    uncached = [
+        [split for split in of_table if split.shards[0].compute_kernel != "fused_uvm_caching"] for of_table in splits
+    ]
+    for of_tables in (splits, uncached):
+        shards = TieredShards(task, costs, of_tables)
+        pricing = TieredPricing(shards, costs, alike=not row_cuts)
+        tried = search(pricing, forms)
+        with contextlib.suppress(NoFeasiblePlanError):
+            tried.found(Allocation(pricing, pack_units(shards)))
+        with contextlib.suppress(NoFeasiblePlanError):
+            tried.run()
+        if tried.incumbent.cost_ms < math.inf:
+            return
+    raise NoFeasiblePlanError(
+        f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
+        f"no room for the rows for which devices have none; {ROOM_ADVICE}"
+    )

@@ -54,7 +54,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     room = pricing.room(best.units)
     slowest = {int(busy_ms.argmax()), int(best.units.sum(axis=1).argmax())}
     tables = np.flatnonzero(best.units[sorted(slowest)].any(axis=0)).tolist()
-    # Of each change the table, its units on each device, its place if it is shared, sums of devices, and a charge.
+    # Of each change the table, its units on each device, its place if it is shared, sums of devices, and bytes.
     found: list[tuple[int, Ints, list[Place], Floats, float]] = []
     for table in [*tables, *list(shared.places)[: _MOST_BACK if best.units.size <= LARGE else _FEW_BACK]]:
         now = shared.places.get(table)
@@ -71,8 +71,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
                 continue
             sums = left.copy()
             sums[place.devices] += form.vectors
-            charge_ms = pricing.byte_ms * float(form.bytes.sum()) / devices
-            found.append((table, nowhere, [place], sums, charge_ms))
+            found.append((table, nowhere, [place], sums, float(form.bytes.sum())))
         if now is None:
             continue
         left_ms = pricing.compute(np.maximum(left, 0.0)).sum(axis=1)
@@ -87,8 +86,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
                 placed[device] = part
                 sums[device] += pricing.vectors[pricing.shards.first[table] + part]
             if (pricing.shards.bytes[pricing.shards.first[table] + placed] <= more_room).all():
-                charge_ms = pricing.byte_ms * float(pricing.row_bytes[pricing.shards.whole[table]]) / devices
-                found.append((table, placed, [], sums, charge_ms))
+                found.append((table, placed, [], sums, float(pricing.row_bytes[pricing.shards.whole[table]])))
     if not found:
         return []
     values = []
@@ -96,7 +94,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     for start in range(0, len(found), step):
         sums = np.maximum(np.array([one[3] for one in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    charged = np.concatenate(values) + [one[4] for one in found]
+    charged = np.concatenate(values) + pricing.byte_ms * np.array([one[4] for one in found]) / devices
     changed = []
     for n in charged.argsort(kind="stable")[:_TRIED].tolist():
         table, placed, places, *_ = found[n]

@@ -237,13 +237,10 @@ class Nodes:
         left = pricing.room(best.units)
         room = left.reshape(-1, size).min(axis=1)
         sizes = np.array([int(place.form.bytes.max()) for place in held], dtype=np.int64)
-        np.add.at(room, [place.first // size for place in held], sizes)
+        now = np.array([place.first // size for place in held], dtype=np.int64)
+        np.add.at(room, now, sizes)
         nodes = packed(loads, base, sizes, room)
-        moved = [
-            Place(place.form, node * size)
-            for place, node in zip(held, nodes.tolist(), strict=True)
-            if node != place.first // size
-        ]
-        after = pricing.shared.changed([], moved)
+        places = [Place(place.form, node * size) for place, node in zip(held, nodes.tolist(), strict=True)]
+        after = pricing.shared.changed([], places)
         fits = (after.bytes - pricing.shared.bytes <= left).all()
-        return after if moved and fits else None
+        return after if fits and (nodes != now).any() else None

@@ -55,7 +55,8 @@ class ExactSearch:
 
     def __post_init__(self) -> None:
         self._model = linear_model(self.pricing, examples_of(self.pricing))
-        self._nodes = Nodes(self.pricing.shards.task, self.pricing.costs)
+        nodes = Nodes(self.pricing.shards.task, self.pricing.costs)
+        self._repacked = functools.partial(nodes.packed_anew, search_beside=self._search_beside)
 
     @functools.cached_property
     def _by_columns(self) -> Allocation | None:
@@ -96,7 +97,7 @@ class ExactSearch:
         # Tables of single nodes are packed anew in what changes led to, and in what they started from.
         best = flipped
         for some in ([flipped], descended):
-            packed = [other for one in some if (other := self._packed(one)) is not one]
+            packed = [other for one in some if (other := self._repacked(one)) is not one]
             if packed:
                 best = min(best, self._settled(min(packed, key=lambda one: one.value)), key=lambda one: one.value)
         # Kicks bring more to some plans than to others: those by columns alone and before packing are improved in any
@@ -126,14 +127,11 @@ class ExactSearch:
     def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
         return with_better_kinds(allocation, forms, self._search_beside)
 
-    def _packed(self, allocation: Allocation) -> Allocation:
-        return self._nodes.packed_anew(allocation, self._search_beside)
-
     def _settled(self, packed: Allocation) -> Allocation:
         """Return what changes of one table at a time and packing anew lead to in turns."""
         while True:
             best = self._flipped(packed, self.forms)
-            packed = self._packed(best)
+            packed = self._repacked(best)
             if packed is best:
                 return best
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import answer, aside, json_option, parse_spec, terminal_width
+from shardgym.cli.common import answer, aside, json_option, parse_spec, width
 from shardgym.evaluation.solver import GROUP, weights_that_ship
 from shardgym.registry import registered
 from shardgym.tables.pools import load_pool, pool_names
@@ -85,7 +85,7 @@ def list_names(kind: str, as_json: bool) -> int:
     are also taken as module:Class, suites and pools as files.
     """
     rows = LISTS[kind]()
-    widths = [None if key != "description" else max(30, terminal_width() - 50) for key in rows[0]]
+    widths = [None if key != "description" else max(30, width() - 50) for key in rows[0]]
     table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
     if kind == "topologies":
         table += "\nOf GPUs, these are data-sheet figures: what is priced with them is modelled, not measured."
@@ -99,10 +99,9 @@ def list_names(kind: str, as_json: bool) -> int:
 def check_solver(solver_name: str, as_json: bool) -> int:
     """Check that a solver keeps the rules of the interface.
 
-    SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class.
-
-    Valid plan, memory respected, same seed same plan, task not changed, time limit kept, tasks without a plan reported
-    as such. Exit code 1 when any rule is broken.
+    SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class. Its plans are valid and of the seed, memory and
+    time limit are kept, the task is not changed, and a task without a plan is reported as such. Exit code 1 when any
+    rule is broken.
     """
     from shardgym.evaluation.conformance import check_solver
 

@@ -183,7 +183,7 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def terminal_width() -> int:
+def width() -> int:
     """Return the columns of the terminal; 100 when there is none."""
     return shutil.get_terminal_size((100, 24)).columns
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import NOTATION, TASK_AND_PLAN, answer, json_option, notes_of, open_cost, read_task
-from shardgym.cli.common import terminal_width as width
+from shardgym.cli.common import NOTATION, TASK_AND_PLAN, answer, json_option, notes_of, open_cost, read_task, width
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.plan_cost import PlanCost

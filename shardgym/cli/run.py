@@ -27,7 +27,6 @@ from shardgym.tasks.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"
-HTML = "html"
 
 
 @click.command("run")
@@ -126,7 +125,7 @@ def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
 @click.command("leaderboard")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option(
-    "--format", "table_format", type=click.Choice([*FORMATS, HTML]), default="text", help="html: with charts."
+    "--format", "table_format", type=click.Choice([*FORMATS, "html"]), default="text", help="html: with charts."
 )
 @click.option("--details", is_flag=True, help="Performance profiles below the tables.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
@@ -141,7 +140,7 @@ def leaderboard(paths: tuple[str, ...], table_format: str, details: bool, out: P
     against solving time.
     """
     rankings = [rank(board) for board in load_boards(paths or ["results"])]
-    text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
+    text = render_page(rankings) if table_format == "html" else render(rankings, table_format, details=details)
     if out is not None and not as_json:
         write_whole(out, text)
         text = str(out)

@@ -60,9 +60,8 @@ def solve(
 ) -> int:
     """Make one plan for one task and write it to a file.
 
-    The file appears whole or not at all. Exit code 1 when there is no feasible plan, and when the oracle cannot price
-    the one that was found, which is written all the same. Better plans are logged on standard error as the solver tells
-    of them. On Ctrl-C the best plan so far is written, if there is one, and the exit code is 1 too.
+    Exit code 1 when there is no feasible plan, and when the oracle cannot price the one that was found, which is
+    written all the same. On Ctrl-C the best plan so far is written, if there is one, and the exit code is 1 too.
     """
     task = read_task(task_name)
     solver = open_solver(solver_name)
@@ -75,7 +74,7 @@ def solve(
             initial_plan.validate(task)
         except InfeasiblePlanError as error:
             raise InputError(f"--initial-plan {initial_path}: expected a feasible plan, but {error}") from None
-    code = 0
+    interrupted = False
     with open_cost(oracle_name) as oracle:
         with aside(as_json):
             warm_up(solver, task, oracle)
@@ -88,8 +87,7 @@ def solve(
                 if told.plan is None:
                     raise
                 say("interrupted: this is the best plan so far")
-                plan = told.plan
-                code = 1
+                plan, interrupted = told.plan, True
         seconds = time.perf_counter() - start
         plan.validate(task)
         (cost,) = oracle.evaluate(task, [plan])
@@ -118,8 +116,7 @@ def solve(
         tiers = any(plan.kind_of(table.name, task) == "tiers" for table in task.tables)
         remedy = "--oracle replay,ids=expected" if tiers else "an --oracle that does"
         say(f"shardgym: {oracle_name} does not price the plan, which is in {output}: {cost.reason}; give {remedy}")
-        code = 1
-    return code
+    return 1 if interrupted or not cost.feasible else 0
 
 
 class BestPlan:

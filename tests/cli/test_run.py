@@ -78,20 +78,11 @@ def test_ctrl_c_keeps_the_records(toys, tmp_path, capsys):
 
 def test_a_second_run_says_that_everything_was_there(toys, capsys, caplog):
     command = ["run", "--suite", toys, *ROOFLINE, "--solver", "random"]
-    for arguments, said in ((command, False), (command, True), ([*command, "--json"], False)):
+    runs = [(command, False), (command, True), ([*command, "--json"], False), ([*command, "--resume", "all"], False)]
+    for arguments, said in runs:
         caplog.clear()
         assert main(arguments) == 0
         assert ("6 records found, 0 to solve (--resume all to start afresh)" in caplog.text) == said
-
-
-def test_a_changed_task_is_refused_unless_all_starts_afresh(toys, tmp_path, capsys):
-    command = ["run", "--suite", toys, *ROOFLINE, "--solver", "random", "--out", "out"]
-    assert main(command) == 0
-    tasks = [task.to_dict() | {"batch_size": 99} for task in toy_tasks()]
-    (tmp_path / toys).write_text(json.dumps(tasks))
-    assert main(command) == 2
-    assert "another task 0" in capsys.readouterr().err
-    assert main([*command, "--resume", "all"]) == 0
 
 
 def test_leaderboard_has_a_table_per_suite(toys, tmp_path, capsys):
@@ -124,9 +115,8 @@ def test_a_suite_names_the_solvers_that_run_by_default(toys, tmp_path, monkeypat
     assert {row["solver"] for row in ranking["rows"]} == {"random", "size_greedy", BASE}
 
 
-@pytest.mark.parametrize("judge", ["roofline", "evaluation_toys:DriftingCost"])
-def test_the_base_of_tables_runs_with_any_solvers_and_once(toys, capsys, judge):
-    judged = ["run", "--suite", toys, "--cost", judge, "--oracle", "roofline", "--json", "--solver", "random"]
+def test_the_base_of_tables_runs_with_any_solvers_and_once(toys, capsys):
+    judged = ["run", "--suite", toys, *ROOFLINE, "--json", "--solver", "random"]
     for out, solvers in (("added", []), ("named", ["--solver", BASE])):
         assert main([*judged, *solvers, "--out", out]) == 0
         (ranking,) = json.loads(capsys.readouterr().out)["rankings"]

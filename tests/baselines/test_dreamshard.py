@@ -109,6 +109,16 @@ def test_the_gradient_sees_the_probabilities_that_devices_were_drawn_with(networ
     assert any(w.grad.abs().sum() > 0 for w in network.policy.parameters())
 
 
+def test_episodes_that_are_predicted_to_take_equally_long_teach_nothing():
+    task = ShardingTask((EmbeddingTable("t", 100, 4, 1.0),), Topology(num_devices=2, memory_bytes=3200), batch_size=64)
+    torch.manual_seed(0)
+    network = DreamShardNetwork(FeatureScale.of([task]))
+    learner = DreamShardLearner(
+        Setup(network, [task], TrainingOracle(COST), 10, DreamShardSettings(update_tasks=1, entropy=0.0))
+    )
+    assert learner._improve(np.random.default_rng(0))["policy_loss"] == 0.0
+
+
 def test_training_tasks_that_nothing_fits_are_refused():
     tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)

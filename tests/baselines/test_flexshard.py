@@ -47,6 +47,12 @@ def test_no_cut_points_take_less_time_in_the_same_memory(share, room):
     assert took <= all_times[all_bytes <= used].min() + 1e-5
 
 
+def test_every_cut_point_is_looked_at():
+    task = sequence_task(HOT, rows=50)
+    tiers = {tuple(cut) for cut in choices_of(task, task.tables[0]).tiers.tolist()}
+    assert {(n, m) for m in range(8) for n in range(m + 1)} | {(0, 50), (50, 50)} <= tiers
+
+
 def test_expected_bytes_between_nodes_are_those_that_are_replayed():
     task = sequence_task(HOT, HOT, HOT)
     tiers = [Tiers(20, 700), Tiers(0, 300), Tiers(50, 50)]

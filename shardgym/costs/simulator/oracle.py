@@ -63,15 +63,11 @@ class Ops:
     minimum: Callable[[Array, Array], Array]
     #: `clip(x, low, high)`.
     clip: Callable[[Array, float, float], Array]
-    #: Joins along the last axis; leading axes broadcast.
+    #: Joins along the last axis; over tensors, where several networks are trained at once, leading axes broadcast.
     concat: Callable[[Sequence[Array]], Array]
 
 
 def _concat(parts: Sequence[Array]) -> Array:
-    leads = [part.shape[:-1] for part in parts]
-    if leads.count(leads[0]) < len(leads):
-        lead = np.broadcast_shapes(*leads)
-        parts = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
     return np.concatenate(parts, axis=-1)
 
 

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
-from shardgym.costs.fbgemm.namespaces import INTERFACE, join_network
+from shardgym.costs.fbgemm.namespaces import INTERFACE, ShapedLinks, join_network
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.ids import draw_bags
 from shardgym.tasks.task import ShardingTask
@@ -154,7 +154,7 @@ def train(
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     size = task.num_devices
-    join_network(rank, size, task.topology.intra_bandwidth, folder, _LINKS_S)
+    join_network(rank, ShapedLinks.of(task.topology, dilation=1.0), folder, _LINKS_S)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
     samples = task.batch_size // size

@@ -112,7 +112,7 @@ def train(
     torch.set_num_threads(1)
     ranks = task.num_devices
     os.environ |= {"GLOO_SOCKET_IFNAME": namespaces.INTERFACE, "LOCAL_WORLD_SIZE": str(HOST)}
-    namespaces.join_network(rank, ranks, task.topology.intra_bandwidth, folder, _LINKS_S)
+    namespaces.join_network(rank, namespaces.ShapedLinks.of(task.topology, dilation=1.0), folder, _LINKS_S)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
     )

@@ -1,9 +1,11 @@
-"""Fit the link model of the measured cost to all-to-alls between network namespaces with links of known rates.
+"""Fit the link model of the measured cost to exchanges between network namespaces.
 
-    sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
+    sudo python tools/fit_link_model.py [--devices N ...] [--seed S] [--exchanges FILE] [-o FILE]
 
-Every device becomes a process with a link of its own (`shardgym.costs.fbgemm.namespaces`). Times are of the
-measured cost's all-to-alls, started at once, the slowest device deciding. What was fitted is in
+Every device becomes a process with links of its own, as in measured steps (`shardgym.costs.fbgemm.namespaces`).
+Exchanges are of the kinds that a step has, of random plans, and devices enter them at different times. The model is
+fitted to when one half of them is over, which is when measured steps let all devices leave, and held against the other
+half. What is printed also says how much earlier single devices were through by themselves. What was fitted is in
 `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
 """
 
@@ -13,159 +15,237 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+from scipy.optimize import least_squares
+from tabulate import tabulate
 
-from shardgym.costs.fbgemm.namespaces import BURST_BYTES, INTERFACE, join_network, why_not
+from shardgym.arrays import Floats
+from shardgym.costs.fbgemm.namespaces import DILATION, INTERFACE, SOCKET_BYTES, ShapedLinks, join_network, why_not
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import samples_per_device
 from shardgym.machine import cpu_tag
+from shardgym.tasks.topology import Topology
 
+Kind = Literal["ids", "outputs", "gradients", "sums", "sum gradients", "replicas"]
+
+KINDS: tuple[Kind, ...] = ("ids", "outputs", "gradients", "sums", "sum gradients", "replicas")
 _ITERATIONS = 5
 _WARMUPS = 1
 _LEAD_S = 0.003
 _LINKS_S = 60.0
-#: Columns of each device, as shares of the widest: balanced, one or two wide ones, and one that has everything.
-_SHAPES = ((1.0,), (1.0, 0.5, 0.25, 0.25), (1.0, 0.2, 0.2, 0.2), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0))
-_WIDEST = (4, 64, 128, 256, 512)
-_BATCH = 2048
+#: Bytes per second inside of a domain, and between domains.
+_RATES = ((0.25e9, 0.25e9), (0.125e9, 0.125e9), (0.05e9, 0.05e9), (0.25e9, 0.0625e9))
+_PER_RATE = 48
 
 
-def cases(devices: int) -> list[tuple[list[int], bool]]:
-    """Return the columns of all devices and whether gradients go back, for every exchange to time.
+@dataclass
+class Exchange:
+    """An exchange of D devices; times are in ms of the task's links."""
 
-    Forward, the widest device sends most; backward, and where ids are exchanged, it receives most.
-    """
-    shapes = [[shape[d % len(shape)] for d in range(devices)] for shape in _SHAPES]
-    return [
-        ([4 * round(widest * share / 4) for share in shape], backward)
-        for widest in _WIDEST for shape in shapes for backward in (False, True)
-    ]  # fmt: skip
+    kind: Kind
+    #: Rates of links inside of a domain and between domains, in bytes per second.
+    rates: tuple[float, float]
+    domain_size: int
+    #: What each device (row) sends to each (column), shape (D, D); of "replicas" in each of their two exchanges.
+    sent_bytes: list[list[int]]
+    #: When devices enter, the first one at 0, shape (D,).
+    entry_ms: list[float]
+    #: When they were through, each by itself, shape (D,); empty before it was timed.
+    exit_ms: list[float]
+
+    @property
+    def topology(self) -> Topology:
+        """Return the devices and links, without latency."""
+        return Topology(
+            num_devices=len(self.sent_bytes), memory_bytes=1, fast_domain_size=self.domain_size,
+            intra_bandwidth=self.rates[0], inter_bandwidth=self.rates[1], intra_latency_ms=0, inter_latency_ms=0,
+        )  # fmt: skip
 
 
-def rank_main(rank: int, devices: int, rate_mbit: int, folder: Path) -> list[list[float]]:
-    """Time all exchanges from behind a link; returns seconds from the common start, by case and iteration."""
-    join_network(rank, devices, rate_mbit * 1e6 / 8, folder, _LINKS_S)
+def draw(kind: Kind, devices: int, rates: tuple[float, float], rng: np.random.Generator) -> Exchange:
+    """Return an exchange as plans have them: unbalanced, and entered by devices that have worked differently long."""
+    batch_size = int(rng.choice([2048, 8192]))
+    samples = samples_per_device(batch_size, devices)
+    columns = rng.choice([16, 64, 160]) * rng.lognormal(0, rng.choice([0.2, 0.6, 1.0]), devices)
+    widths = 4 * np.ceil(columns / 4)
+    widths[rng.random(devices) < 0.1] = 0
+    widths[rng.integers(devices)] += 4  # somebody has something
+    if kind == "ids":
+        sent = 8 * np.outer(samples, np.ceil(widths * rng.uniform(0.1, 1)))
+    elif kind in ("outputs", "gradients"):
+        sent = 4 * np.outer(widths, samples)
+        sent = sent.T if kind == "gradients" else sent
+    else:  # gloo gathers equal parts, those of the most samples
+        sent = np.full((devices, devices), 4 * int(widths.mean() + 1) * samples[0])
+    domain_size = devices if rates[0] == rates[1] else max(devices // 2, 1)
+    found = Exchange(kind, rates, domain_size, sent.astype(np.int64).tolist(), [0.0] * devices, [])
+    alone = LinkModel(0, 0, 1, "none", 0, 0, 0).busy_ms(found.topology, np.array(found.sent_bytes)).max()
+    entry_ms = rng.uniform(0, 1, devices) * alone * rng.choice([0, 0.1, 0.3, 1])
+    found.entry_ms = (entry_ms - entry_ms.min()).tolist()
+    return found
+
+
+def rank_main(rank: int, folder: Path) -> list[list[float]]:
+    """Run the exchanges in `folder` behind links of their rates; returns seconds from the start, by exchange."""
+    exchanges = TypeAdapter(list[Exchange]).validate_json((folder / "exchanges.json").read_text(encoding="ascii"))
+    links = ShapedLinks.of(exchanges[0].topology, dilation=DILATION, socket_bytes=int(os.environ["SOCKET_BYTES"]))
+    join_network(rank, links, folder, _LINKS_S)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     import torch
     import torch.distributed as dist
 
-    from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
-
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=devices)
-    samples = samples_per_device(_BATCH, devices).tolist()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=links.world_size)
     times = []
-    for widths, backward in cases(devices):
-        send = [widths[rank] * count for count in samples]
-        receive = [width * samples[rank] for width in widths]
-        if backward:
-            send, receive = receive, send
-        outgoing = torch.ones(sum(send))
-        incoming = torch.empty(sum(receive))
+    for exchange in exchanges:
+        run = _runner(exchange, rank)
         seconds = []
         for _ in range(_WARMUPS + _ITERATIONS):
             start = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
             dist.all_reduce(start, op=dist.ReduceOp.MAX)
-            time.sleep(max(0.0, float(start) - time.perf_counter()))
-            exchange(AllToAll(incoming, outgoing, receive, send))
-            seconds.append(time.perf_counter() - float(start))
+            begin_s = float(start)
+            time.sleep(max(0.0, begin_s + DILATION * exchange.entry_ms[rank] / 1e3 - time.perf_counter()))
+            run()
+            seconds.append((time.perf_counter() - begin_s) / DILATION)
+            dist.all_reduce(start)  # all are through
         times.append(seconds[_WARMUPS:])
     dist.destroy_process_group()
     return times
 
 
-def time_exchanges(devices: int, rate_mbit: int) -> list[dict[str, Any]]:
-    """Return the exchanges of `cases` with the median of the slowest device's time in ms."""
+def _runner(exchange: Exchange, rank: int) -> Callable[[], object]:
+    """Return what runs a rank's side of an exchange, as measured steps do (`plan_on_rank.py`)."""
+    import torch
+    import torch.distributed as dist
+
+    from shardgym.costs.fbgemm.all_to_all import AllToAll
+    from shardgym.costs.fbgemm.all_to_all import exchange as all_to_all
+
+    sent_bytes = np.array(exchange.sent_bytes)
+    counts_to = (sent_bytes[rank] // 4).tolist()
+    counts_from = (sent_bytes[:, rank] // 4).tolist()
+    outgoing = torch.ones(sum(counts_to))
+    if exchange.kind == "replicas":
+        return lambda: dist.all_reduce(outgoing)
+    incoming = torch.empty(sum(counts_from))
+    if exchange.kind == "sum gradients":
+        return lambda: dist.all_gather_into_tensor(incoming, outgoing[: counts_to[rank]])
+    return lambda: all_to_all(AllToAll(incoming, outgoing, counts_from, counts_to))
+
+
+def time_exchanges(exchanges: Sequence[Exchange], socket_bytes: int = SOCKET_BYTES) -> None:
+    """Put in when the devices of each exchange leave, medians; all have the same devices and links."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["--devices", str(devices), "--rate", str(rate_mbit), "--folder", folder]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        text = TypeAdapter(list[Exchange]).dump_json(list(exchanges))
+        Path(folder, "exchanges.json").write_bytes(text)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SOCKET_BYTES": str(socket_bytes)}
         ranks = [
             subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), *arguments],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
+                [sys.executable, __file__, "--rank", str(rank), "--folder", folder],
+                stdout=subprocess.PIPE, text=True, env=environment,
             )
-            for rank in range(devices)
-        ]
+            for rank in range(len(exchanges[0].sent_bytes))
+        ]  # fmt: skip
         outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        raise SystemExit(f"{devices} devices at {rate_mbit} Mbit/s: a rank failed")
-    times = np.array([json.loads(output.splitlines()[-1]) for output in outputs])
-    slowest_ms = np.median(times.max(axis=0), axis=1) * 1e3
-    return [
-        {"devices": devices, "rate_mbit": rate_mbit, "widths": widths, "backward": backward, "ms": round(float(ms), 4)}
-        for (widths, backward), ms in zip(cases(devices), slowest_ms, strict=True)
-    ]
+        raise SystemExit(f"{len(ranks)} devices at {exchanges[0].rates} bytes/s: a rank failed")
+    seconds = np.median([json.loads(output.splitlines()[-1]) for output in outputs], axis=2)
+    for exchange, of_devices in zip(exchanges, seconds.T, strict=True):
+        exchange.exit_ms = np.round(of_devices * 1e3, 4).tolist()
 
 
-def fit(exchanges: Sequence[dict[str, Any]]) -> LinkModel:
-    """Fit by least squares of relative errors; a figure that would be negative is 0."""
-    rows = []
-    for exchange in exchanges:
-        widths = np.array(exchange["widths"])
-        samples = samples_per_device(_BATCH, exchange["devices"])
-        sent = 4 * widths * (_BATCH - samples)
-        received = 4 * (widths.sum() - widths) * samples
-        busier = np.maximum(sent, received)
-        rate = exchange["rate_mbit"] * 1e6 / 8
-        rows.append(
-            [
-                1.0,
-                exchange["devices"] - 1,
-                max(0, busier.max() - BURST_BYTES) / rate * 1e3,
-                sent.sum() / 1e6,
-            ]
-        )
-    design = np.array(rows)
-    ms = np.array([exchange["ms"] for exchange in exchanges])
-    kept = [0, 1, 2, 3]
-    while True:
-        found = np.linalg.lstsq(design[:, kept] / ms[:, None], np.ones(len(ms)), rcond=None)[0]
-        if (found >= 0).all():
-            break
-        del kept[int(found.argmin())]
-    figures = np.zeros(4)
-    figures[kept] = found
-    error = statistics.median(np.abs(design @ figures / ms - 1).tolist())
-    start_ms, peer_ms, wire_factor, host_ns = (round(float(figure), 4) for figure in figures)
-    return LinkModel(start_ms, peer_ms, wire_factor, host_ns, cpu_tag(), round(error, 4), len(ms))
+def predicted_ms(links: LinkModel, exchange: Exchange) -> float:
+    """Return when the exchange is over by the model."""
+    exit_ms = np.array(exchange.entry_ms)
+    for _ in range(2 if exchange.kind == "replicas" else 1):
+        exit_ms = links.exit_ms(exchange.topology, exit_ms, np.array(exchange.sent_bytes))
+    return float(exit_ms.max())
+
+
+def errors(links: LinkModel, exchanges: Sequence[Exchange]) -> Floats:
+    """Return relative errors of when exchanges are over, counted from when the first device enters."""
+    return np.array([predicted_ms(links, e) / max(e.exit_ms) - 1 for e in exchanges])
+
+
+def fit(exchanges: Sequence[Exchange]) -> LinkModel:
+    """Fit the model to every other exchange of each kind, and tell its errors on the others."""
+    fitted = [e for kind in KINDS for e in [e for e in exchanges if e.kind == kind][::2]]
+    others = [e for kind in KINDS for e in [e for e in exchanges if e.kind == kind][1::2]]
+
+    def model(figures: Sequence[float], error: float = 0.0, worst_tenth: float = 0.0) -> LinkModel:
+        start_ms, peer_ms, wire_factor = (round(float(figure), 4) for figure in figures)
+        return LinkModel(start_ms, peer_ms, wire_factor, cpu_tag(), error, worst_tenth, len(fitted))
+
+    found = least_squares(
+        lambda figures: errors(model(figures), fitted), [0.1, 0.1, 1.0], bounds=(0, np.inf), loss="soft_l1",
+        f_scale=0.05, diff_step=1e-2,
+    ).x  # fmt: skip
+    off = np.abs(errors(model(found), others))
+    return model(found, round(float(np.median(off)), 4), round(float(np.quantile(off, 0.9)), 4))
+
+
+def report(links: LinkModel, exchanges: Sequence[Exchange]) -> str:
+    """Return by kind and number of devices: errors of the model, and how much earlier devices were through."""
+    lines = []
+    for kind in KINDS:
+        for devices in sorted({len(e.sent_bytes) for e in exchanges}):
+            some = [e for e in exchanges if e.kind == kind and len(e.sent_bytes) == devices]
+            off = np.abs(errors(links, some))
+            early = 1 - np.concatenate([np.array(e.exit_ms) / max(e.exit_ms) for e in some])
+            lines.append([
+                kind, devices, len(some), np.median(off), np.quantile(off, 0.9), np.median(early),
+                np.quantile(early, 0.9),
+            ])  # fmt: skip
+    heads = ("exchange", "devices", "timed", "error", "worst tenth", "through earlier", "first tenth")
+    return str(tabulate(lines, heads, floatfmt=".3f"))
 
 
 def main() -> None:
-    """Time exchanges, fit the model, print both, and write the model."""
+    """Time exchanges, or read them, fit the model, print both, and write the model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rate", type=int, action="append", help="Mbit per second; default 200, 500, 1000 and 2000")
     parser.add_argument("--devices", type=int, action="append", help="default 2, 4 and 8")
+    parser.add_argument("--seed", type=int, default=0, help="of the exchanges")
+    parser.add_argument("--exchanges", type=Path, help="file of timed exchanges: is read, or written if it is missing")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
-        print(json.dumps(rank_main(given.rank, given.devices[0], given.rate[0], given.folder)))
+        print(json.dumps(rank_main(given.rank, given.folder)))
         return
-    if reason := why_not():
+    adapter = TypeAdapter(list[Exchange])
+    if given.exchanges and given.exchanges.exists():
+        exchanges = adapter.validate_json(given.exchanges.read_bytes())
+    elif reason := why_not():
         print(f"skipped: {reason}")
         return
-    exchanges = []
-    for devices in given.devices or (2, 4, 8):
-        for rate in given.rate or (200, 500, 1000, 2000):
-            exchanges += time_exchanges(devices, rate)
-            print(f"{devices} devices at {rate} Mbit/s: {len(exchanges)} exchanges", flush=True)
+    else:
+        exchanges = []
+        rng = np.random.default_rng(given.seed)
+        for devices in given.devices or (2, 4, 8):
+            for rates in _RATES:
+                # gloo's rings pass from domain to domain over one link, so they are not timed between two kinds.
+                kinds = KINDS if rates[0] == rates[1] else KINDS[:4]
+                drawn = [draw(kinds[n % len(kinds)], devices, rates, rng) for n in range(_PER_RATE)]
+                time_exchanges(drawn)
+                exchanges += drawn
+                print(f"{devices} devices, links of {rates} bytes/s: {len(exchanges)} exchanges", flush=True)
+        if given.exchanges:
+            given.exchanges.write_bytes(adapter.dump_json(exchanges))
     model = fit(exchanges)
-    for exchange in exchanges:
-        print(json.dumps(exchange))
+    print(report(model, exchanges))
     print(model.to_json(indent=2))
     if given.out:
         given.out.write_text(model.to_json(indent=2) + "\n", encoding="utf-8")

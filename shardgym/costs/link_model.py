@@ -1,8 +1,8 @@
-"""What exchanges take where every device has a link of its own: a model fitted to real all-to-alls.
+"""When devices leave exchanges where each of them has a link of its own: a model fitted to real exchanges.
 
 Processes on few cores cannot show it: over the loopback interface all of them share the cores that copy their bytes. So
-`tools/fit_link_model.py` gives each process a network namespace with a link of a known rate, times the measured
-cost's all-to-alls there, and fits what the rate does not explain.
+`tools/fit_link_model.py` gives each process a network namespace with a link of a known rate, times when each of them
+leaves the measured cost's exchanges there, and fits what the rate does not explain.
 
 Other exchanges are priced as all-to-alls of the bytes that they move. In a reduce-scatter each device sends each other
 one what is for its samples; an all-gather is the reverse; an all-reduce is one of each. Adding up is no part of it:
@@ -61,14 +61,13 @@ class StepWork(NamedTuple):
 
 @dataclass(frozen=True, config=CONFIG)
 class LinkModel(Record):
-    """Time of an all-to-all by its bytes; every device has a full-duplex link.
+    """When devices leave an all-to-all by its bytes; every device has a full-duplex link.
 
-    A device is through when it has taken in what is for it and every sender's last byte has left. Sending takes the
-    bytes over the rate of the link; receiving likewise. So of devices that start together, all take about as long as
-    the widest one. A wide device that starts before the others has sent much of it when they come.
-
-    The processes of all devices share the cores that hand their bytes to the network. So that takes the bytes of all
-    devices, however they are spread.
+    A device leaves when it has what is for it and its peers have what it sent. Flows share a link fairly, so that those
+    of a busy link end together, when the device that it belongs to has entered and has taken the time of its busier
+    direction. Every device has a flow on the busiest link, and so all leave when that is through. This holds where
+    what is sent is large against the buffers of the network, as between GPUs; for the measured cost see
+    `shardgym.costs.fbgemm.step_rank.Clock`.
     """
 
     #: Start-up time of an exchange.
@@ -77,18 +76,18 @@ class LinkModel(Record):
     peer_ms: NotNegative
     #: Bytes on the wire for each byte of payload, in the busier direction.
     wire_factor: NotNegative
-    #: Time of the cores for each byte that any device sends.
-    host_ns_per_byte: NotNegative
     #: Tag of the machine it was fitted on.
     hardware: Name
-    #: Median relative error of the fit.
+    #: Relative errors of when exchanges are over that it was not fitted to: their median.
     error: NotNegative
+    #: What nine in ten of these errors are below.
+    worst_tenth: NotNegative
     #: How many exchanges it was fitted to.
     exchanges: int
-    schema: Literal["shardgym.link_model/2"] = "shardgym.link_model/2"
+    schema: Literal["shardgym.link_model/3"] = "shardgym.link_model/3"
 
     def exit_ms(
-        self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats, peers: int | None = None
+        self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats, groups: Ints | None = None
     ) -> Floats:
         """Return when each device is through with an exchange, in ms, shape (..., D).
 
@@ -96,27 +95,26 @@ class LinkModel(Record):
             topology: devices, and rates and latencies of their links inside a fast domain and between domains.
             entry_ms: when each device begins, shape (..., D).
             sent_bytes: what each device (row) sends to each (column), shape (..., D, D); the diagonal does not count.
-            peers: how many others a device exchanges with; None where it is all others.
+            groups: number of the group of each device, which exchanges inside of it, shape (D,); None where all
+                devices exchange with each other.
         """
-        latency_ms = np.zeros((*np.shape(entry_ms)[:-1], 1))
-        latencies = (topology.intra_latency_ms, topology.inter_latency_ms)
-        for payload, latency in zip(wire_bytes(topology, sent_bytes), latencies, strict=True):
-            latency_ms = np.maximum(latency_ms, latency * payload.any(axis=-1).any(axis=-1, keepdims=True))
-        sent_ms, received_ms = entry_ms + self.unit_ms(topology, sent_bytes)
-        sends = (np.asarray(sent_bytes) > 0) | np.eye(topology.num_devices, dtype=bool)
-        last_byte_ms = np.where(sends, sent_ms[..., None], -np.inf).max(axis=-2)
-        others = topology.num_devices - 1 if peers is None else peers
-        host_ms = self.host_ns_per_byte / 1e6 * _bytes_in_all(topology, sent_bytes)[..., None]
-        start_ms = self.start_ms + self.peer_ms * others + latency_ms + host_ms
-        return np.asarray(start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
+        through_ms = entry_ms + self.busy_ms(topology, sent_bytes)
+        if groups is None:
+            peers = topology.num_devices - 1
+            last_ms = through_ms.max(axis=-1, keepdims=True)
+        else:
+            together = groups[:, None] == groups
+            peers = int(together[0].sum()) - 1
+            last_ms = np.where(together, through_ms[..., None, :], -np.inf).max(axis=-1)
+        exit_ms = self.start_ms + self.peer_ms * peers + latency_ms(topology, sent_bytes) + last_ms
+        return np.broadcast_to(exit_ms, np.shape(through_ms))
 
-    def unit_ms(self, topology: Topology, sent_bytes: Ints | Floats) -> Floats:
-        """Return how long the links of each device send and receive; arguments as `exit_ms`; shape (2, ..., D)."""
-        busy_ms = np.zeros((*np.shape(sent_bytes)[:-1], 2))
+    def busy_ms(self, topology: Topology, sent_bytes: Ints | Floats) -> Floats:
+        """Return how long the busier direction of each device's busier link takes; arguments and shape as `exit_ms`."""
         rates = (topology.intra_bandwidth, topology.inter_bandwidth)
-        for payload, rate in zip(wire_bytes(topology, sent_bytes), rates, strict=True):
-            busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
-        return np.moveaxis(busy_ms, -1, 0)
+        kinds = zip(wire_bytes(topology, sent_bytes), rates, strict=True)
+        inside_ms, between_ms = (self.wire_factor * 1e3 / rate * payload.max(axis=-1) for payload, rate in kinds)
+        return np.asarray(np.maximum(inside_ms, between_ms), dtype=np.float64)
 
     def step_times(self, task: ShardingTask, work: StepWork, loads: Floats) -> ExchangeTimes:
         """Return the phases of a step in which devices wait, of many placements at once.
@@ -149,26 +147,26 @@ class LinkModel(Record):
             no_ids = np.all(own[..., SHARDS - IDS] == 0, axis=-1, keepdims=True) & ~is_empty
             no_columns = np.all(loads[..., COLUMNS] == 0, axis=-1, keepdims=True) & ~is_empty
         ids, columns, lengths = self._transfers(task, own)
-        counted_ms = _unless(no_ids, work.pack_ids, lengths.to_owners(work.pack_ids)) + work.count_ids
-        ids_ms = _unless(no_ids, counted_ms, ids.to_owners(counted_ms)) + work.group_ids
+        counted_ms = _unless(no_ids, work.pack_ids, lengths.exit_ms(work.pack_ids)) + work.count_ids
+        ids_ms = _unless(no_ids, counted_ms, ids.exit_ms(counted_ms)) + work.group_ids
         ready_ms = ids_ms + work.forward
-        pooled_ms = _unless(no_columns, ready_ms, columns.from_owners(ready_ms))
+        pooled_ms = _unless(no_columns, ready_ms, columns.exit_ms(ready_ms))
         in_domains: tuple[Collective, ...] = ()
         if has_collectives:
             sums, replicas = self._everywhere(task, loads)
-            pooled_ms = sums.from_owners(pooled_ms) if sums is not None else pooled_ms
+            pooled_ms = sums.exit_ms(pooled_ms) if sums is not None else pooled_ms
             in_domains = exchanges_in_domains(task, loads)
             for exchange in in_domains:
                 pooled_ms = self._after(task.topology, pooled_ms, exchange)
         joined_ms = pooled_ms + work.join_outputs
         packed_ms = joined_ms + work.pack_gradients
-        done_ms = _unless(no_columns, packed_ms, columns.to_owners(packed_ms))
+        done_ms = _unless(no_columns, packed_ms, columns.exit_ms(packed_ms))
         if has_collectives:
-            done_ms = sums.to_owners(done_ms) if sums is not None else done_ms
+            done_ms = sums.exit_ms(done_ms) if sums is not None else done_ms
             for exchange in reversed(in_domains):
                 done_ms = self._after(task.topology, done_ms, exchange.reversed())
             if replicas is not None:  # halves are added up, and come back
-                done_ms = replicas.from_owners(replicas.from_owners(done_ms))
+                done_ms = replicas.exit_ms(replicas.exit_ms(done_ms))
         return ExchangeTimes(ids_ms, joined_ms - ready_ms, done_ms - joined_ms)
 
     def _after(self, topology: Topology, entry_ms: Floats, exchange: Collective) -> Floats:
@@ -176,7 +174,7 @@ class LinkModel(Record):
         takes_place = exchange.sent_bytes.any(axis=-1).any(axis=-1, keepdims=True)
         if not takes_place.any():
             return entry_ms
-        return np.where(takes_place, self.exit_ms(topology, entry_ms, exchange.sent_bytes, exchange.peers), entry_ms)
+        return np.where(takes_place, self.exit_ms(topology, entry_ms, exchange.sent_bytes, exchange.groups), entry_ms)
 
     def _everywhere(self, task: ShardingTask, loads: Floats) -> tuple[_Transfer | None, _Transfer | None]:
         """Return the exchange of partial sums among all devices, and that of replicas; None where there is none."""
@@ -184,15 +182,11 @@ class LinkModel(Record):
         found: list[_Transfer | None] = []
         columns = loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
         gradients = loads[..., REPLICA_BYTES].max(axis=-1, keepdims=True)
-        for amount, ms, host_ms, holders in (
-            (columns, factors.sums_ms, factors.sums_host_ms, factors.has_samples),
-            (gradients, factors.replicas_ms, factors.replicas_host_ms, None),
-        ):
+        for amount, ms in ((columns, factors.sums_ms), (gradients, factors.replicas_ms)):
             takes_place = amount > 0
             if takes_place.any():
-                start_ms = factors.everywhere_start_ms + amount * host_ms
                 only = None if takes_place.all() else takes_place
-                found.append(_Transfer(start_ms, amount * ms[0], amount * ms[1], None, holders, only))
+                found.append(_Transfer(factors.everywhere_start_ms, amount * ms, only))
             else:
                 found.append(None)
         return found[0], found[1]
@@ -211,19 +205,16 @@ class LinkModel(Record):
             total = np.add.reduce(of_domains, axis=-1, keepdims=True)
             inside = of_domains[..., factors.domains]
             kinds = [inside - owned, total - inside]
-        wire_ms = np.zeros(())
-        start_ms = np.zeros(())
-        for theirs, received_ms, latency_ms in zip(kinds, factors.received_ms, factors.latency_ms, strict=True):
-            from_others_ms = received_ms * theirs
-            wire_ms = np.maximum(wire_ms, from_others_ms)
+        start_ms: Floats = np.zeros(())
+        busy_ms: Floats = np.zeros(())
+        for number, theirs in enumerate(kinds):
+            from_others_ms = factors.received_ms[number] * theirs
             some = np.logical_or.reduce(from_others_ms > 0, axis=-1, keepdims=True)
-            start_ms = np.maximum(start_ms, latency_ms * some)
-        host_ms = np.add.reduce(owned * factors.host_ms, axis=-1, keepdims=True)
-        start_ms = start_ms + host_ms + factors.start_ms
-        owner_ms = factors.owner_ms * owned
-        holder_ms = self.wire_factor * wire_ms
-        owns = owned > 0
-        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], factors.has_samples) for n in range(3)]
+            start_ms = np.maximum(start_ms, factors.latency_ms[number] * some)
+            busy_ms = np.maximum(busy_ms, from_others_ms)
+        start_ms = start_ms + factors.start_ms
+        busy_ms = np.maximum(factors.owner_ms * owned, self.wire_factor * busy_ms)
+        return [_Transfer(start_ms[n], busy_ms[n]) for n in range(3)]
 
 
 class _Factors(NamedTuple):
@@ -239,20 +230,12 @@ class _Factors(NamedTuple):
     latency_ms: Floats
     #: Of a byte that the device owns and sends, shape (D,).
     owner_ms: Floats
-    #: Of it, what handing it over takes, shape (D,).
-    host_ms: Floats
     #: Of an exchange, without latency.
     start_ms: float
-    #: Which devices have samples; None where all have.
-    has_samples: Bools | None
-    #: Of a column of partial sums among all devices, sending and receiving, shape (2, D).
+    #: Of a column of partial sums among all devices, shape (D,).
     sums_ms: Floats
-    #: Of it, what handing over takes.
-    sums_host_ms: float
-    #: Of a byte of gradients that all devices have, in one way of an all-reduce, as `sums_ms`.
+    #: Of a byte of gradients that all devices have, in one way of an all-reduce, shape (D,).
     replicas_ms: Floats
-    #: Of it, what handing over takes.
-    replicas_host_ms: float
     #: Of these two exchanges, with latency.
     everywhere_start_ms: float
 
@@ -265,23 +248,17 @@ def _factors(links: LinkModel, topology: Topology, batch_size: int, element_byte
     latency_ms = np.array([topology.intra_latency_ms, topology.inter_latency_ms])
     is_mixed = topology.fast_domain_size not in (1, devices)
     used = slice(0, 2) if is_mixed else slice(1, 2) if topology.fast_domain_size < devices else slice(0, 1)
-    host_ms = links.host_ns_per_byte / 1e6
-    sums = np.broadcast_to(samples * element_bytes, (devices, devices))
-    replicas = np.full((devices, devices), 1 / devices)
+    start_ms = links.start_ms + links.peer_ms * (devices - 1)
     return _Factors(
         item_bytes=np.array([_ID_BYTES, element_bytes, _ID_BYTES]),
         domains=prices.domains if is_mixed else None,
         received_ms=prices.received_ms[used],
         latency_ms=latency_ms[used],
         owner_ms=links.wire_factor * prices.sent_ms[used].max(axis=0),
-        host_ms=host_ms * (batch_size - samples.astype(np.float64)),
-        start_ms=links.start_ms + links.peer_ms * (devices - 1),
-        has_samples=None if samples.all() else samples > 0,
-        sums_ms=links.unit_ms(topology, sums),
-        sums_host_ms=host_ms * float(_bytes_in_all(topology, sums)),
-        replicas_ms=links.unit_ms(topology, replicas),
-        replicas_host_ms=host_ms * float(_bytes_in_all(topology, replicas)),
-        everywhere_start_ms=links.start_ms + links.peer_ms * (devices - 1) + latency_ms[used].max(),
+        start_ms=start_ms,
+        sums_ms=links.busy_ms(topology, np.broadcast_to(samples * element_bytes, (devices, devices))),
+        replicas_ms=links.busy_ms(topology, np.full((devices, devices), 1 / devices)),
+        everywhere_start_ms=start_ms + latency_ms[used].max(),
     )
 
 
@@ -290,12 +267,12 @@ class Collective(NamedTuple):
 
     #: What each device sends to each, shape (..., D, D).
     sent_bytes: Floats
-    #: How many others a device exchanges with.
-    peers: int
+    #: Which devices exchange with each other, as `LinkModel.exit_ms` has them, shape (D,).
+    groups: Ints
 
     def reversed(self) -> Collective:
         """Return the exchange in which all goes back."""
-        return Collective(self.sent_bytes.swapaxes(-1, -2), self.peers)
+        return Collective(self.sent_bytes.swapaxes(-1, -2), self.groups)
 
 
 def exchanges_in_domains(task: ShardingTask, loads: Floats) -> tuple[Collective, ...]:
@@ -317,7 +294,7 @@ def exchanges_in_domains(task: ShardingTask, loads: Floats) -> tuple[Collective,
     inside = (domains[:, None] == domains) * np.bincount(places, weights=sample_bytes)[places]
     np.fill_diagonal(inside, 0)
     between = (places[:, None] == places) * sample_bytes
-    return Collective(of_domain * inside, size - 1), Collective(of_domain * between, devices // size - 1)
+    return Collective(of_domain * inside, domains), Collective(of_domain * between, places)
 
 
 def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
@@ -326,39 +303,20 @@ def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
 
 
 class _Transfer(NamedTuple):
-    """An exchange between the owners of shards and the holders of samples, in either direction."""
+    """An exchange between the owners of shards and the holders of samples, which takes as long in either direction."""
 
     #: Until it starts, shape (..., 1).
     start_ms: Floats | float
-    #: Busy with what goes to or comes from all others for its shards, shape (..., D).
-    owner_ms: Floats
-    #: Busy with what comes from or goes to all others for its samples, shape (..., D).
-    holder_ms: Floats
-    #: Whether a device has anything to send as an owner, shape (..., D); None where all have.
-    owns: Bools | None
-    #: Likewise as a holder, shape (D,); None where all have.
-    has_samples: Bools | None
+    #: Of the busier direction of each device's busier link, shape (..., D).
+    busy_ms: Floats
     #: In which placements there is anything to exchange, shape (..., 1); None where in all.
     takes_place: Bools | None = None
 
-    def from_owners(self, entry_ms: Floats) -> Floats:
-        """Return when each device is through with pooled values, as `LinkModel.exit_ms`; both of shape (..., D)."""
-        exit_ms = self._exit_ms(entry_ms + self.owner_ms, entry_ms + self.holder_ms, self.owns, self.has_samples)
+    def exit_ms(self, entry_ms: Floats) -> Floats:
+        """Return when each device is through, as `LinkModel.exit_ms`; both of shape (..., D)."""
+        last_ms = np.maximum.reduce(entry_ms + self.busy_ms, axis=-1, keepdims=True)
+        exit_ms = np.broadcast_to(self.start_ms + last_ms, entry_ms.shape)
         return exit_ms if self.takes_place is None else np.where(self.takes_place, exit_ms, entry_ms)
-
-    def to_owners(self, entry_ms: Floats) -> Floats:
-        """Return the same for lengths, ids and gradients."""
-        exit_ms = self._exit_ms(entry_ms + self.holder_ms, entry_ms + self.owner_ms, self.has_samples, self.owns)
-        return exit_ms if self.takes_place is None else np.where(self.takes_place, exit_ms, entry_ms)
-
-    def _exit_ms(self, sent_ms: Floats, received_ms: Floats, sends: Bools | None, takes: Bools | None) -> Floats:
-        """Return the same from when each device has sent and received, and which ones send and take anything."""
-        of_senders = sent_ms if sends is None else np.where(sends, sent_ms, -np.inf)
-        last_ms = np.maximum.reduce(of_senders, axis=-1, keepdims=True)
-        last_byte_ms = np.maximum(sent_ms, last_ms)
-        if takes is not None:
-            last_byte_ms = np.where(takes, last_byte_ms, sent_ms)
-        return np.asarray(self.start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
 
 
 def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, Floats]:
@@ -380,9 +338,13 @@ def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, F
     return kinds[0], kinds[1]
 
 
-def _bytes_in_all(topology: Topology, sent_bytes: Ints | Floats) -> Floats:
-    """Return what all devices send to others, shape (...)."""
-    return np.asarray(np.where(np.eye(topology.num_devices, dtype=bool), 0.0, sent_bytes).sum(axis=(-2, -1)))
+def latency_ms(topology: Topology, sent_bytes: Ints | Floats) -> Floats:
+    """Return the latency of the slower kind of links that an exchange uses, shape (..., 1); arguments as there."""
+    found = np.zeros((*np.shape(sent_bytes)[:-2], 1))
+    latencies = (topology.intra_latency_ms, topology.inter_latency_ms)
+    for payload, latency in zip(wire_bytes(topology, sent_bytes), latencies, strict=True):
+        found = np.maximum(found, latency * payload.any(axis=-1).any(axis=-1, keepdims=True))
+    return found
 
 
 @functools.cache

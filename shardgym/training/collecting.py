@@ -267,7 +267,7 @@ class _Measuring:
         self._num_tasks += 1
         size = len(plans[0])
         if size not in self._groups:
-            self._groups[size] = step_ranks(size, "cpu", _TIMEOUT_S)
+            self._groups[size] = step_ranks(size, "cpu", _TIMEOUT_S, domain_size=size)
         group = self._groups[size]
         group.start()
         found, failed = step.time_steps(

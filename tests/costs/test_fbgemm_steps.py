@@ -30,7 +30,7 @@ APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_w
 
 
 @pytest.mark.measured
-def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_order():
+def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_order_and_gradients_are_normal():
     import torch
 
     from shardgym.costs.fbgemm.plan_on_rank import PlanOnRank
@@ -42,29 +42,39 @@ def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_or
     ((grouped, offsets),) = held._grouped(ids, lengths, [4, 2])
     assert grouped.tolist() == [10, 11, 12, 13, 14, 20, 21]
     assert offsets.tolist() == [0, 1, 3, 5, 5, 6, 7]
+    # Whatever the outputs are, their gradients are the same normal numbers.
+    gradients = held.gradient_like(torch.full((300, 10), 1e30))
+    assert torch.equal(held.gradient_like(torch.zeros(300, 10)), gradients)
+    assert 0.9 < float(gradients.std()) < 1.1
 
 
-def test_a_device_enters_an_exchange_when_its_clock_says_so(monkeypatch):
-    """Two devices, this one with 30 ms of work, the other with 10: it enters 20 ms after the other."""
+def test_a_device_enters_an_exchange_when_its_clock_says_so_and_leaves_with_the_last_one(monkeypatch):
+    """Two devices, this one with 30 ms of work, the other with 10: it enters 20 ms later, on links half as fast."""
     from shardgym.costs.fbgemm import step_rank
+    from shardgym.costs.fbgemm.namespaces import ShapedLinks
 
     times = iter([0.0, 0.03, 0.03, 0.03])
     monkeypatch.setattr(step_rank.time, "thread_time", lambda: next(times))
     began = []
 
-    def agree(tensor, op=None):
+    def agree(tensor, op=None, group=None):
         del op
-        began.append(float(tensor[1]))
-        tensor[0] = max(float(tensor[0]), -0.010)
+        if len(tensor) == 2:
+            began.append(float(tensor[1]))
+            tensor[0] = max(float(tensor[0]), -0.010)
+        else:  # the other one is through 7 ms of its clock later
+            assert group == "its group"
+            tensor += 0.014
 
     monkeypatch.setattr(step_rank.dist, "all_reduce", agree)
-    clock = step_rank.Clock(timed_exchanges=True)
+    links = ShapedLinks.of(WIRE, dilation=2.0)
+    clock = step_rank.Clock(timed_exchanges=True, links=links)
     clock.work("forward")
     entered = []
-    clock.exchange("output_exchange", lambda: entered.append(time.perf_counter()), [0, 0])
-    assert entered[0] - began[0] >= 0.0199
+    clock.exchange("output_exchange", lambda: entered.append(time.perf_counter()), [0, 0], "its group")
+    assert entered[0] - began[0] >= 0.0399
     assert clock.parts_ms["forward"] == pytest.approx(30)
-    assert clock.parts_ms["output_exchange"] >= 0
+    assert clock.parts_ms["output_exchange"] >= 7
 
 
 def steps(**parts):
@@ -85,10 +95,10 @@ WIRE = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latenc
 
 def test_modelled_exchanges_are_priced_by_what_was_sent_and_the_early_device_waits():
     some = steps(group_ids=[1, 0], forward=[3, 8], backward=[9, 4])
-    none = LinkModel(0.0, 0.0, 0.0, 0.0, "toy", 0.0, 1)
+    none = LinkModel(0.0, 0.0, 0.0, "toy", 0.0, 0.0, 1)
     free = task(topology=Topology(num_devices=2, memory_bytes=1, intra_latency_ms=0))
     assert phases_of(free, some, none).per_device.tolist() == [[1, 3, 4, 0, 9], [0, 8, 0, 0, 4]]
-    links = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
+    links = LinkModel(0.5, 0.25, 1.0, "toy", 0.0, 0.0, 1)
     phases = phases_of(task(topology=WIRE), steps(forward=1, backward=1), links)
     # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
     np.testing.assert_allclose(phases.per_device[:, 0], 1 + 0.24 + 1 + 0.48)
@@ -107,6 +117,8 @@ def test_noise_is_that_of_the_total():
 def test_timed_exchanges_count_as_they_are():
     some = steps(values_exchange=[3, 2], group_ids=[1, 0], forward=[3, 8], output_exchange=[6, 1], backward=[9, 4])
     assert phases_of(TASK, some, None).per_device.tolist() == [[4, 3, 6, 0, 9], [2, 8, 1, 0, 4]]
+    late = phases_of(task(topology=WIRE), some, None, with_latency=True).per_device
+    np.testing.assert_allclose(late[:, [0, 2, 3]], [[4.5, 6.25, 0.25], [2.5, 1.25, 0.25]])
 
 
 def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():

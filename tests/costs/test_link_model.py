@@ -22,8 +22,8 @@ from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
-LINKS = LinkModel(0.3, 0.2, 1.1, 0.4, "toy", 0.0, 1)
-ROUND = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
+LINKS = LinkModel(0.3, 0.2, 1.1, "toy", 0.0, 0.0, 1)
+ROUND = LinkModel(0.5, 0.25, 1.0, "toy", 0.0, 0.0, 1)
 
 
 def task(devices, batch_size=1000, **links):
@@ -128,13 +128,13 @@ def test_a_step_by_hand():
     topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)
     problem = ShardingTask((EmbeddingTable("a", 100, 8),), topology, 2)
     work = StepWork(*(np.array([ms, 0.0]) for ms in (1, 2, 3, 4, 5, 6, 7)))
-    found = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, loads_of([3, 0], [4, 0], [1, 0]))
-    # Device 0 takes in 8 bytes of lengths and 24 of ids, sends 16 bytes of values and takes in as many of gradients.
-    assert found.ids_ms.tolist() == [1 + 8 + 2 + 24 + 3, 8 + 24]
-    # Device 1 is there after 32 ms, and what it gets has come when device 0 has computed, until 42, and sent.
-    assert found.forward_ms.tolist() == [16 + 5, 58 - 32]
-    # It sends its gradients from 58 until 74; device 0 takes them in from 69, when it has packed its own.
-    assert found.backward_ms.tolist() == [6 + 16, 16]
+    found = LinkModel(0.0, 0.0, 1.0, "toy", 0.0, 0.0, 1).step_times(problem, work, loads_of([3, 0], [4, 0], [1, 0]))
+    # Device 0 takes in 8 bytes of lengths, from 1 to 9, and 24 of ids, from 11 to 35. Device 1 leaves with it.
+    assert found.ids_ms.tolist() == [1 + 8 + 2 + 24 + 3, 35]
+    # Device 0 has computed at 42 and sends 16 bytes of values, for which device 1 waits from 35 on.
+    assert found.forward_ms.tolist() == [16 + 5, 58 - 35]
+    # It takes in as many of gradients from 69 on, when it has packed its own. Device 1 sends them from 58 on.
+    assert found.backward_ms.tolist() == [6 + 16, 85 - 58]
 
 
 def test_one_device_exchanges_nothing():
@@ -154,14 +154,16 @@ def test_the_widest_device_decides_and_domains_have_links_of_their_own():
         num_devices=3, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e9, inter_bandwidth=1e5,
         intra_latency_ms=0, inter_latency_ms=2,
     )  # fmt: skip
-    # Device 0 sends 2,000 bytes to device 2 at 100 bytes a ms, device 1 sends 500 there: receiving them takes longest.
-    np.testing.assert_allclose(ROUND.exit_ms(apart, together, sent), [1 + 2 + 20, 1 + 2 + 20, 1 + 2 + 25])
+    # Between domains, device 2 takes in 2,500 bytes at 100 bytes a ms, and both others wait for it.
+    np.testing.assert_allclose(ROUND.exit_ms(apart, together, sent), 1 + 2 + 25)
+    # In exchanges inside of groups, nobody waits for another group.
+    alone = ROUND.exit_ms(flat, together, [[0, 1000, 0], [0, 0, 0], [0, 0, 9000]], np.array([0, 0, 1]))
+    np.testing.assert_allclose(alone, [0.75 + 1, 0.75 + 1, 0.75])
 
 
-def test_a_wide_device_that_comes_early_has_sent_when_the_last_one_comes():
+def test_all_leave_when_the_last_one_has_come_and_the_busiest_link_is_through():
     flat = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
-    sent = np.array([[0, 4000], [1000, 0]])
-    links = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1)
-    # The late device takes in its 4,000 bytes from when it comes, its own 1,000 leave meanwhile.
-    np.testing.assert_allclose(links.exit_ms(flat, np.array([0.0, 10.0]), sent), [11, 14])
-    np.testing.assert_allclose(links.exit_ms(flat, np.array([10.0, 0.0]), sent), [14, 14])
+    links = LinkModel(0.0, 0.0, 1.0, "toy", 0.0, 0.0, 1)
+    for sent in ([[0, 4000], [1000, 0]], [[0, 1000], [4000, 0]]):
+        for entry_ms in ([0.0, 10.0], [10.0, 0.0]):
+            assert links.exit_ms(flat, np.array(entry_ms), sent).tolist() == [14, 14]

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from shardgym.costs.link_model import LinkModel
-from shardgym.costs.links import samples_per_device
-from shardgym.tasks.topology import Topology
 
 
 @pytest.fixture
@@ -18,23 +16,28 @@ def tool(monkeypatch):
     return importlib.import_module("fit_link_model")
 
 
-def test_a_known_model_is_found_again(tool):
-    known = LinkModel(0.4, 0.2, 1.1, 0.5, "toy", 0.0, 1)
-    exchanges = []
-    for devices in (2, 4):
-        for rate in (200, 2000):
-            topology = Topology(num_devices=devices, memory_bytes=1, intra_bandwidth=rate * 1e6 / 8, intra_latency_ms=0)
-            for widths, _ in tool.cases(devices):
-                sent = np.outer(widths, samples_per_device(2048, devices)) * 4
-                burst_ms = known.wire_factor * min(
-                    tool.BURST_BYTES, (sent.sum(axis=1) - sent.diagonal()).max()
-                ) / topology.intra_bandwidth * 1e3  # fmt: skip
-                ms = float(known.exit_ms(topology, np.zeros(devices), sent).max()) - burst_ms
-                exchanges.append({"devices": devices, "rate_mbit": rate, "widths": widths, "ms": ms})
+def test_a_known_model_is_found_again_and_held_against_exchanges_it_has_not_seen(tool):
+    known = LinkModel(0.4, 0.2, 1.1, "toy", 0.0, 0.0, 1)
+    rng = np.random.default_rng(0)
+    exchanges = [
+        tool.draw(kind, devices, rates, rng)
+        for kind in tool.KINDS for devices in (2, 4) for rates in ((2.5e8, 2.5e8), (5e7, 5e7)) for _ in range(4)
+    ]  # fmt: skip
+    for exchange in exchanges:
+        over_ms = tool.predicted_ms(known, exchange)
+        exchange.exit_ms = [over_ms, *[0.8 * over_ms] * (len(exchange.sent_bytes) - 1)]
     found = tool.fit(exchanges)
-    assert found.error < 0.02
-    assert found.wire_factor == pytest.approx(known.wire_factor, rel=0.1)
-    assert found.start_ms == pytest.approx(known.start_ms, rel=0.2)
+    assert (found.error, found.worst_tenth) < (0.01, 0.01)
+    assert found.wire_factor == pytest.approx(known.wire_factor, rel=0.01)
+    assert found.start_ms + found.peer_ms == pytest.approx(known.start_ms + known.peer_ms, rel=0.05)
+    assert found.exchanges == len(exchanges) // 2
+    # Errors are of the half that is not fitted.
+    for kind in tool.KINDS:
+        for other in [e for e in exchanges if e.kind == kind][1::2]:
+            other.exit_ms = [1.2 * ms for ms in other.exit_ms]
+    assert tool.fit(exchanges).error == pytest.approx(1 - 1 / 1.2, rel=0.01)
+    # Devices but the first were through a fifth earlier.
+    assert {line.split()[-1] for line in tool.report(found, exchanges).splitlines()[2:]} == {"0.200"}
 
 
 def test_without_root_it_says_so_and_fits_nothing(tool, monkeypatch, capsys):

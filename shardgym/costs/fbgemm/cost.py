@@ -20,6 +20,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.jobs import shard_sets
+from shardgym.costs.fbgemm.namespaces import ShapedLinks
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import PRELOADED, Workers, kernel_timer, require_fbgemm, step_ranks
@@ -68,11 +69,14 @@ class FbgemmCost(CostModel):
         warmups: untimed steps per round.
         iterations: timed steps per round, each with ids of its own.
         comm: whether exchanges are "measured" or "modelled"; "auto" measures them where that can be done. On the CPU
-            that takes root and links of one rate, 0.025e9 to 0.25e9 bytes per second; on CUDA a GPU for each device.
+            that takes root and links of 0.025e9 to 0.25e9 bytes per second; on CUDA a GPU for each device.
         timeout_s: seconds that one round of one plan (of one device, where kernels are timed alone) may take before its
             processes are replaced.
         seed: of ids and of the order of measurements.
         ids_hidden: whether the total leaves out the exchange of ids, which training pipelines hide.
+        socket_bytes: most bytes of a socket's send buffer, and of its receive buffer, between network namespaces. A
+            device is through with what it sends when buffers have taken it, so they are small against what is sent, as
+            those of NCCL are.
 
     Raises:
         InputError: a setting is out of range.
@@ -81,7 +85,7 @@ class FbgemmCost(CostModel):
     """
 
     name: ClassVar[str] = "fbgemm"
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     deterministic: ClassVar[bool] = False
     replicas: ClassVar[bool] = True
     unpooled: ClassVar[bool] = True
@@ -96,12 +100,15 @@ class FbgemmCost(CostModel):
         timeout_s: float = 120.0,
         seed: int = 0,
         ids_hidden: bool = False,
+        socket_bytes: int = namespaces.SOCKET_BYTES,
     ) -> None:
         for name, choice, choices in (("device", device, ("cpu", "cuda")), ("comm", comm, get_args(CommChoice))):
             if choice not in choices:
                 raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
-        least = {"rounds": 2, "warmups": 0, "iterations": 1, "seed": 0}
-        given = {"rounds": rounds, "warmups": warmups, "iterations": iterations, "seed": seed}
+        least = {"rounds": 2, "warmups": 0, "iterations": 1, "seed": 0, "socket_bytes": 4096}
+        given = {
+            "rounds": rounds, "warmups": warmups, "iterations": iterations, "seed": seed, "socket_bytes": socket_bytes,
+        }  # fmt: skip
         for name, number in given.items():
             check_int(name, number, least[name])
         if not 0 < timeout_s < 1e6:
@@ -114,14 +121,15 @@ class FbgemmCost(CostModel):
         self._timeout_s = timeout_s
         self._seed = seed
         self._ids_hidden = ids_hidden
+        self._socket_bytes = socket_bytes
         self._rng = random.Random(seed)
         self._next_batch = 0
         if device == "cpu":
             preload(PRELOADED)
         #: Times kernels where there are fewer GPUs than devices.
         self._timer = kernel_timer(device, seed, timeout_s) if device == "cuda" else None
-        #: By number of devices, rate of links and devices of a fast domain.
-        self._groups: dict[tuple[int, float | None, int], Workers] = {}
+        #: By number of devices, devices of a fast domain and links.
+        self._groups: dict[tuple[int, int, ShapedLinks | None], Workers] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,7 +153,7 @@ class FbgemmCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return {
             "device": self._device, **self._effort, "comm": self._comm, "timeout_s": self._timeout_s,
-            "seed": self._seed, "ids_hidden": self._ids_hidden,
+            "seed": self._seed, "ids_hidden": self._ids_hidden, "socket_bytes": self._socket_bytes,
         }  # fmt: skip
 
     def close(self) -> None:
@@ -219,9 +227,11 @@ class FbgemmCost(CostModel):
                 f"{self.max_devices}; use a machine with more cores, or the cost 'simulator' or 'roofline'"
             )
         # One device has no links: that its exchanges are timed takes no namespace.
-        linked = timed and task.num_devices > 1 and self._device == "cpu"
         topology = task.topology
-        group = self._group(task.num_devices, topology.intra_bandwidth if linked else None, topology.fast_domain_size)
+        shaped = None
+        if timed and task.num_devices > 1 and self._device == "cpu":
+            shaped = ShapedLinks.of(topology, dilation=namespaces.DILATION, socket_bytes=self._socket_bytes)
+        group = self._group(task.num_devices, topology.fast_domain_size, shaped)
         group.start()
         steps, failed = step.time_steps(
             group,
@@ -235,11 +245,12 @@ class FbgemmCost(CostModel):
         self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
         links = None if timed else shipped_model()
         if self._device == "cpu":
-            notes = step_notes(topology, timed=timed, real_time=all(fact["real_time"] for fact in group.facts))
+            notes = step_notes(topology, shaped, real_time=all(fact["real_time"] for fact in group.facts))
         else:
             notes = ("complete steps between this machine's GPUs: the links of the task play no part",)
         return {
-            n: (*step.phases_of(task, done, links, ids_hidden=self._ids_hidden), notes) for n, done in steps.items()
+            n: (*step.phases_of(task, done, links, with_latency=shaped is not None, ids_hidden=self._ids_hidden), notes)
+            for n, done in steps.items()
         }, failed
 
     def _kernels(
@@ -267,10 +278,10 @@ class FbgemmCost(CostModel):
             found[n] = phases(), noise, tuple(dict.fromkeys([*of_devices, of_links]))
         return found, failed
 
-    def _group(self, size: int, rate: float | None, domain_size: int) -> Workers:
+    def _group(self, size: int, domain_size: int, links: ShapedLinks | None) -> Workers:
         """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`."""
-        key = (size, rate, domain_size)
-        group = self._groups.pop(key, None) or step_ranks(size, self._device, self._timeout_s, rate, domain_size)
+        key = (size, domain_size, links)
+        group = self._groups.pop(key, None) or step_ranks(size, self._device, self._timeout_s, domain_size, links)
         self._groups[key] = group
         while len(self._groups) > _GROUPS_KEPT:
             self._groups.pop(next(iter(self._groups))).close()
@@ -293,24 +304,27 @@ def why_not_measured(topology: Topology) -> str:
     rates = {topology.intra_bandwidth}
     if topology.fast_domain_size < topology.num_devices:
         rates.add(topology.inter_bandwidth)
-    if len(rates) > 1:
-        return "links inside and between domains have different rates, and processes get links of one"
-    (rate,) = rates
-    if not namespaces.SLOWEST_LINK <= rate <= namespaces.FASTEST_LINK:
-        return (
-            f"links of {rate:.3g} bytes/s, and those between processes keep what they promise from "
-            f"{namespaces.SLOWEST_LINK:.3g} to {namespaces.FASTEST_LINK:.3g}"
-        )
+    for rate in sorted(rates):
+        if not namespaces.SLOWEST_LINK <= rate <= namespaces.FASTEST_LINK:
+            return (
+                f"links of {rate:.3g} bytes/s, and those between processes keep what they promise from "
+                f"{namespaces.SLOWEST_LINK:.3g} to {namespaces.FASTEST_LINK:.3g}"
+            )
     return namespaces.why_not()
 
 
-def step_notes(topology: Topology, *, timed: bool, real_time: bool) -> tuple[str, ...]:
-    """Return which part of a complete step is what."""
+def step_notes(topology: Topology, shaped: ShapedLinks | None, *, real_time: bool) -> tuple[str, ...]:
+    """Return which part of a complete step is what; exchanges are modelled where no links are `shaped`."""
     notes = ["compute: CPU time of each device's thread in complete steps of all devices"]
     if topology.num_devices > 1:
-        links = f"links of '{topology.interconnect}' with {topology.intra_bandwidth:.3g} bytes/s, one per device"
-        if timed:
-            notes.append(f"exchanges: measured between network namespaces, {links}")
+        rates = ShapedLinks.of(topology, dilation=1.0).rates
+        links = f"links of '{topology.interconnect}' with {' and '.join(f'{rate:.3g}' for rate in rates)} bytes/s"
+        if shaped is not None:
+            settings = ", ".join(f"{name} {value}" for name, value in shaped.host_settings.items())
+            notes.append(
+                f"exchanges: measured between network namespaces, {links}, {shaped.dilation:g} times slower than "
+                f"that, and times divided by it; {settings}"
+            )
         else:
             notes.append(f"exchanges: modelled for {links}, by a model fitted on {shipped_model().hardware}")
     if not real_time:

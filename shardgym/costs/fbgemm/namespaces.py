@@ -15,22 +15,69 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from shardgym.errors import MeasurementError
+from shardgym.tasks.topology import Topology
 
-#: Name of the interface inside every namespace, for `GLOO_SOCKET_IFNAME`.
-INTERFACE = "eth0"
-#: Bytes that a full token bucket lets pass at once; they do not take the time of the rate.
-BURST_BYTES = 128 * 1024
-#: Rates of links, in bytes per second, at which exchanges were seen to take what the rate says.
+#: Names of the interfaces inside every namespace, to the same domain and to the others.
+_INTERFACES = ("eth0", "eth1")
+#: The one that processes meet on, for `GLOO_SOCKET_IFNAME`.
+INTERFACE = _INTERFACES[0]
+#: What a full token bucket lets pass at once, which takes no time: bytes at least, and seconds of the rate. With less,
+#: buckets overflow when the host wakes up late.
+_BURST_BYTES = 16 * 1024
+_BURST_S = 0.5e-3
+#: Most bytes of a socket's send buffer, and of its receive buffer.
+SOCKET_BYTES = 32 * 1024
+#: Measured steps have links that are so many times slower than those of the task, and count so many seconds of an
+#: exchange as one: what the cores take to hand over bytes weighs less. Emulators of networks do so ("To Infinity and
+#: Beyond: Time-Warped Network Emulation", NSDI 2006).
+DILATION = 4.0
+#: Rates of a task's links, in bytes per second, at which exchanges were then seen to take what the rate says.
 SLOWEST_LINK = 0.025e9
 FASTEST_LINK = 0.25e9
 
 _CLONE_NEWNET = 0x40000000
-_BRIDGE = "bridge0"
+_BRIDGE = "bridge"
+_SETTINGS = Path("/proc/sys/net/ipv4")
 #: 1 lets an interface answer for its own addresses alone; every namespace has a setting of its own.
 _ARP_IGNORE = Path("/proc/sys/net/ipv4/conf/all/arp_ignore")
 _POLL_S = 0.01
+
+
+class ShapedLinks(NamedTuple):
+    """Full-duplex links of every rank; rates are those of the task, in bytes per second and direction."""
+
+    world_size: int
+    #: Consecutive ranks that form a domain.
+    domain_size: int
+    #: One rate where all links are alike; or of a rank's link to its domain, and of its link to all others.
+    rates: tuple[float, ...]
+    #: Links are so many times slower than that.
+    dilation: float
+    #: Of a socket's buffers, see `SOCKET_BYTES`.
+    socket_bytes: int
+
+    @classmethod
+    def of(cls, topology: Topology, *, dilation: float, socket_bytes: int = SOCKET_BYTES) -> ShapedLinks:
+        """Return the links of a topology's devices."""
+        size = topology.num_devices
+        rates = (topology.intra_bandwidth, topology.inter_bandwidth)
+        alike = topology.fast_domain_size >= size or rates[0] == rates[1]
+        return cls(size, topology.fast_domain_size, rates[:1] if alike else rates, dilation, socket_bytes)
+
+    @property
+    def host_settings(self) -> dict[str, str]:
+        """What every namespace sets below `net.ipv4`, whatever the host has.
+
+        A sender is through with a message when the kernel has taken its bytes, so buffers decide when ranks leave an
+        exchange. After a pause, the default is to send slowly at first.
+        """
+        limits = f"4096 {self.socket_bytes} {self.socket_bytes}"
+        return {
+            "tcp_wmem": limits, "tcp_rmem": limits, "tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0",
+        }  # fmt: skip
 
 
 @functools.cache
@@ -41,7 +88,7 @@ def why_not() -> str:
         return f"{', '.join(missing)} not found: install iproute2 and util-linux"
     trial = (
         f"ip link add {_BRIDGE} type bridge && ip link add port0 type veth peer name {INTERFACE} && "
-        f"tc qdisc add dev port0 {_bucket(FASTEST_LINK)} && echo 1 > {_ARP_IGNORE}"
+        f"tc qdisc add dev port0 {_bucket(1e6)} && echo 1 > {_ARP_IGNORE}"
     )
     tried = subprocess.run(["unshare", "--net", "sh", "-c", trial], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
@@ -50,11 +97,11 @@ def why_not() -> str:
     return f"network namespaces with shaped links need root and a kernel that has them ({said[-1] if said else 'no'})"
 
 
-def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_s: float) -> None:
-    """Move the calling thread, and threads that it starts from now on, behind a link of its own.
+def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) -> None:
+    """Move the calling thread, and threads that it starts from now on, behind links of its own.
 
     All ranks, at most 250, call this at the same time, each from the main thread of its process, with a folder that is
-    empty at first: there they tell each other what they have done. Rates are in bytes per second and direction.
+    empty at first: there they tell each other what they have done.
 
     Raises:
         MeasurementError: the system refuses, or the others did not come in time.
@@ -62,30 +109,49 @@ def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_
     deadline = time.monotonic() + timeout_s
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
         raise MeasurementError(f"no network namespace of its own: {os.strerror(ctypes.get_errno())}")
+    for name, value in links.host_settings.items():
+        try:
+            (_SETTINGS / name).write_text(value, encoding="ascii")
+        except OSError as error:
+            raise MeasurementError(f"net.ipv4.{name} = {value}: {error.strerror}") from None
     _tell(folder, f"namespace.{rank}", str(os.getpid()))
+    kinds = list(enumerate(rate / links.dilation for rate in links.rates))
     if rank == 0:
-        # The bridge shares a namespace with the interface of rank 0. It must not answer for that one's address: what
+        # The bridges share a namespace with the interfaces of rank 0. They must not answer for its address: what
         # others send to rank 0 would go past its link.
         _ARP_IGNORE.write_text("1", encoding="ascii")
-        _run(f"ip link add {_BRIDGE} type bridge", f"ip link set {_BRIDGE} up")
-        for other in range(world_size):
+        _run(*(f"ip link add {_BRIDGE}{kind} type bridge" for kind, _ in kinds))
+        _run(*(f"ip link set {_BRIDGE}{kind} up" for kind, _ in kinds))
+        for other in range(links.world_size):
             process = _hear(folder, f"namespace.{other}", deadline)
-            _run(
-                f"ip link add port{other} type veth peer name {INTERFACE} netns {process}",
-                f"ip link set port{other} master {_BRIDGE} up",
-                f"tc qdisc add dev port{other} {_bucket(rate)}",
-            )
+            for kind, rate in kinds:
+                port = f"port{other}-{kind}"
+                _run(
+                    f"ip link add {port} type veth peer name {_INTERFACES[kind]} netns {process}",
+                    f"ip link set {port} master {_BRIDGE}{kind} up",
+                    f"tc qdisc add dev {port} {_bucket(rate)}",
+                )
             _tell(folder, f"link.{other}", "")
     _hear(folder, f"link.{rank}", deadline)
-    _run(
-        f"ip addr add 10.97.0.{rank + 1}/24 dev {INTERFACE}",
-        f"ip link set {INTERFACE} up",
-        f"tc qdisc add dev {INTERFACE} {_bucket(rate)}",
-    )
+    for kind, rate in kinds:
+        _run(
+            f"ip addr add {_address(rank)}/32 dev {_INTERFACES[kind]}",
+            f"ip link set {_INTERFACES[kind]} up",
+            f"tc qdisc add dev {_INTERFACES[kind]} {_bucket(rate)}",
+        )
+    for other in range(links.world_size):
+        if other != rank:
+            outside = len(kinds) > 1 and other // links.domain_size != rank // links.domain_size
+            _run(f"ip route add {_address(other)}/32 dev {_INTERFACES[outside]} src {_address(rank)}")
+
+
+def _address(rank: int) -> str:
+    return f"10.97.0.{rank + 1}"
 
 
 def _bucket(rate: float) -> str:
-    return f"root tbf rate {round(8 * rate)}bit burst {BURST_BYTES} latency 200ms"
+    burst_bytes = max(_BURST_BYTES, round(_BURST_S * rate))
+    return f"root tbf rate {round(8 * rate)}bit burst {burst_bytes} latency 200ms"
 
 
 def _tell(folder: Path, name: str, text: str) -> None:

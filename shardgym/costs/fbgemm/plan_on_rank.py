@@ -65,6 +65,7 @@ class PlanOnRank:
         self._samples = list(samples)
         self._own_samples = samples[number]
         self._dtype = dtype_of(example)
+        self._normal = torch.empty(0, dtype=self._dtype)
         #: Of all samples, by how their outputs are exchanged.
         self.whole = Lookup.of(plan.whole[number], self._dtype)
         self.rows = Lookup(plan.rows[number], self._dtype) if plan.rows else None
@@ -101,7 +102,7 @@ class PlanOnRank:
 
         Returns:
             What the rank's samples get. The dense part of a model would turn it into gradients; its time is the same
-            for all plans. Here outputs are their own gradients.
+            for all plans. Here they are `gradient_like` outputs.
         """
         ids: list[Ids | None] = [None] * len(self._lookups)
         if self._has_ids:
@@ -127,8 +128,20 @@ class PlanOnRank:
         blocks = [block if block.dim() == 2 else block.sum(dim=0) for block in blocks]
         joined = torch.cat([torch.empty(self._own_samples, 0, dtype=self._dtype), *blocks], dim=1)
         clock.work("join_outputs")
-        self._backward(joined, rows, clock)
+        gradients = {name: self.gradient_like(of_table) for name, of_table in rows.items()}
+        self._backward(self.gradient_like(joined), gradients, clock)
         return Outputs(joined, rows)
+
+    def gradient_like(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of outputs: random normal numbers, the same in every step.
+
+        Outputs as their own gradients would let weights grow, or shrink to where squares of gradients are denormal.
+        """
+        count = outputs.numel()
+        if count > len(self._normal):
+            generator = torch.Generator(self._normal.device).manual_seed(0)
+            self._normal = torch.randn(count, generator=generator).to(self._dtype)
+        return self._normal[:count].view_as(outputs)
 
     def _exchanged_ids(self, features: Sequence[Sequence[TableIds]], clock: StepClock) -> list[Ids | None]:
         """Return the ids of each lookup, the samples of all ranks together; None for one without shards."""
@@ -161,6 +174,7 @@ class PlanOnRank:
             part,
             lambda: exchange(AllToAll(received, sent.view(-1), counts_from, counts_to), group=group),
             self._bytes(counts_to, ranks, sent.element_size()),
+            group,
         )
         return received
 
@@ -301,6 +315,7 @@ class PlanOnRank:
             "domain_gradient_exchange",
             lambda: dist.all_gather_into_tensor(gathered.view(-1), padded.view(-1), group=inside) if width else None,
             self._bytes([own] * size, self._peers_inside),
+            inside,
         )
         return gathered
 

@@ -29,7 +29,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.rounds import interleaved, relative_error
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import Workers
-from shardgym.costs.link_model import LinkModel
+from shardgym.costs.link_model import LinkModel, latency_ms
 from shardgym.errors import MeasurementError
 from shardgym.machine import available_bytes
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
@@ -159,13 +159,22 @@ class StepPhases(NamedTuple):
     noise: float
 
 
-def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None, *, ids_hidden: bool = False) -> StepPhases:
+def phases_of(
+    task: ShardingTask,
+    steps: PlanSteps,
+    links: LinkModel | None,
+    *,
+    with_latency: bool = False,
+    ids_hidden: bool = False,
+) -> StepPhases:
     """Return the phases of a plan's step.
 
     Args:
         task: batch size, precision and, for modelled exchanges, the topology.
         steps: what was measured.
         links: prices exchanges; None where they were timed.
+        with_latency: whether exchanges that were timed also take the latency of the topology's links, which those
+            between network namespaces do not have.
         ids_hidden: whether `noise` is that of totals without the exchange of ids.
     """
     first = 1 if ids_hidden else 0
@@ -173,12 +182,14 @@ def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None, *, 
 
     def phases(parts: Floats) -> Floats:
         ms = _typical(parts)
+        for part in sent if with_latency else ():
+            ms[:, PARTS.index(part)] += _rounds(part) * latency_ms(task.topology, sent[part])
         if links is not None:
             clocks = np.zeros(len(ms))
             for number, part in enumerate(PARTS):
                 through_ms = clocks
-                for _ in range(0 if part not in sent else 2 if part == "replica_exchange" else 1):
-                    through_ms = links.exit_ms(task.topology, through_ms, sent[part], _peers(task, part))
+                for _ in range(_rounds(part) if part in sent else 0):
+                    through_ms = links.exit_ms(task.topology, through_ms, sent[part], _groups(task, part))
                 ms[:, number] += through_ms - clocks
                 clocks = clocks + ms[:, number]
         return np.stack([ms[:, phase == _PHASES].sum(axis=1) for phase in range(5)], axis=1)
@@ -196,10 +207,16 @@ def _typical(parts: Floats) -> Floats:
     return np.asarray(np.median(parts, axis=1).mean(axis=0), dtype=np.float64)
 
 
-def _peers(task: ShardingTask, part: str) -> int:
-    """Return how many others a device exchanges with."""
+def _rounds(part: str) -> int:
+    """Return of how many exchanges a part consists."""
+    return 2 if part == "replica_exchange" else 1
+
+
+def _groups(task: ShardingTask, part: str) -> Ints | None:
+    """Return which devices take part in an exchange together, shape (D,); None where all do."""
+    size = task.topology.fast_domain_size
     if part.startswith("domain"):
-        return task.topology.fast_domain_size - 1
+        return np.arange(task.num_devices) // size
     if part.startswith("between"):
-        return task.num_devices // task.topology.fast_domain_size - 1
-    return task.num_devices - 1
+        return np.arange(task.num_devices) % size
+    return None

@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.shard_keys import plan_keys
@@ -25,6 +25,9 @@ from shardgym.plans.shard import Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 class StepClock(Protocol):
     """Hears of each part of a step when it is done."""
@@ -32,8 +35,10 @@ class StepClock(Protocol):
     def work(self, part: str) -> None:
         """End a part in which this rank worked alone."""
 
-    def exchange(self, part: str, run: Callable[[], object], sent_bytes: Sequence[int]) -> None:
-        """Run an exchange in which this rank sends so many bytes to every rank."""
+    def exchange(
+        self, part: str, run: Callable[[], object], sent_bytes: Sequence[int], group: ProcessGroup | None = None
+    ) -> None:
+        """Run an exchange of a group, or of all ranks, in which this rank sends so many bytes to every rank."""
 
 
 class Part(NamedTuple):

@@ -22,7 +22,7 @@ from cachetools import LRUCache, cachedmethod
 
 from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.costs.fbgemm.namespaces import join_network
+from shardgym.costs.fbgemm.namespaces import ShapedLinks, join_network
 from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
@@ -48,14 +48,17 @@ class Clock:
 
     Args:
         timed_exchanges: whether devices enter an exchange as far apart as their clocks are.
+        links: that are emulated; None for those that the devices have. Seconds between these count as seconds over
+            `links.dilation`.
     """
 
-    def __init__(self, timed_exchanges: bool) -> None:
+    def __init__(self, timed_exchanges: bool, links: ShapedLinks | None = None) -> None:
         #: Of all parts so far, 0 of those that the plan has not.
         self.parts_ms = dict.fromkeys(PARTS, 0.0)
         #: To every rank in each exchange so far.
         self.sent_bytes: dict[str, Sequence[int]] = {}
         self._timed = timed_exchanges
+        self._links = links
         self._on_gpu = torch.get_default_device().type == "cuda"
         self._begin_s = self._worked_s()
 
@@ -63,27 +66,40 @@ class Clock:
         """End a part of a step in which this device worked alone."""
         self._add(part, self._worked_s() - self._begin_s)
 
-    def exchange(self, part: str, run: Callable[[], object], sent_bytes: Sequence[int]) -> None:
-        """Run an exchange, which is a part of a step.
+    def exchange(
+        self,
+        part: str,
+        run: Callable[[], object],
+        sent_bytes: Sequence[int],
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Run an exchange of a group of devices, which is a part of a step.
 
         A device with an early clock enters early: it sends while the others sleep. All wait at the end for the
         last one, outside of what is timed, so that nobody works while others exchange.
+
+        Over emulated links the exchange takes all of its group until the last one is through, as it would if flows
+        shared the busiest link fairly. TCP does not: what a device sends to the busiest one gets ahead if little comes
+        back to it, and the device would leave up to a third earlier, on another kernel up to another share.
         """
         self.sent_bytes[part] = sent_bytes
         if not self._timed:
             run()
             self._add(part, 0.0)
             return
+        dilation = 1.0 if self._links is None else self._links.dilation
         now_s = sum(self.parts_ms.values()) / 1e3
         agreed = torch.tensor([-now_s, time.perf_counter() + _LEAD_S], dtype=torch.float64, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-        enter_s = float(agreed[1]) + now_s + float(agreed[0])
+        enter_s = float(agreed[1]) + dilation * (now_s + float(agreed[0]))
         time.sleep(max(0.0, enter_s - time.perf_counter()))
         run()
         self._wait_for_gpu()
-        took_s = time.perf_counter() - enter_s
-        dist.all_reduce(agreed)  # all are through
-        self._add(part, took_s)
+        through_s = torch.tensor([time.perf_counter()], dtype=torch.float64, device="cpu")
+        if self._links is not None:
+            dist.all_reduce(through_s, op=dist.ReduceOp.MAX, group=group)
+        dist.all_reduce(agreed)  # all groups are through
+        self._add(part, (float(through_s) - enter_s) / dilation)
 
     def _add(self, part: str, seconds: float) -> None:
         self.parts_ms[part] = 1e3 * seconds
@@ -108,10 +124,17 @@ def keep_freed_memory() -> None:
 
 
 class StepRank:
-    """Answers jobs with the parts of its steps; `domains` are None where one fast domain has all ranks."""
+    """Answers jobs with the parts of its steps.
 
-    def __init__(self, number: int, domains: Domains | None) -> None:
+    Args:
+        number: of this rank.
+        domains: None where one fast domain has all ranks.
+        links: see `Clock`.
+    """
+
+    def __init__(self, number: int, domains: Domains | None, links: ShapedLinks | None) -> None:
         self._number = number
+        self._links = links
         self._domains = domains
         on_gpu = torch.get_default_device().type == "cuda"
         memory = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
@@ -127,7 +150,7 @@ class StepRank:
         gc.disable()
         try:
             for looked_up in features:
-                clock = Clock(job.timed_exchanges)
+                clock = Clock(job.timed_exchanges, self._links)
                 plan.step(looked_up, clock)
                 clocks.append(clock)
         finally:
@@ -183,8 +206,8 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Load FBGEMM, so that incompatible versions fail here, link up and join the group.
 
     Args:
-        settings: "rank", "world_size", "device", "file" (of the rendezvous), "timeout_s", "link_rate" (bytes per second
-            of each device's link, None for the loopback interface) and "domain_size" (ranks of a fast domain).
+        settings: "rank", "world_size", "device", "file" (of the rendezvous), "timeout_s", "links" (`ShapedLinks`, None
+            for the loopback interface) and "domain_size" (ranks of a fast domain).
     """
     number = settings["rank"]
     size = settings["world_size"]
@@ -199,8 +222,9 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"))
     # Before the group exists: gloo's threads inherit both.
     real_time = on_gpu or take_real_time_priority()
-    if settings["link_rate"] is not None:
-        join_network(number, size, settings["link_rate"], Path(settings["file"]).parent, _LINKS_S)
+    links = settings["links"]
+    if links is not None:
+        join_network(number, links, Path(settings["file"]).parent, _LINKS_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         init_method=f"file://{settings['file']}",
@@ -214,4 +238,4 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         dist.all_reduce(torch.zeros(1))
     gc.collect()
     gc.freeze()
-    return StepRank(number, domains), {"hardware": hardware, "real_time": real_time}
+    return StepRank(number, domains, links), {"hardware": hardware, "real_time": real_time}

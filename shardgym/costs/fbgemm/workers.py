@@ -176,18 +176,17 @@ def _end(processes: list[_Worker]) -> None:
 
 
 def step_ranks(
-    size: int, device: str, timeout_s: float, link_rate: float | None = None, domain_size: int | None = None
+    size: int, device: str, timeout_s: float, domain_size: int, links: namespaces.ShapedLinks | None = None
 ) -> Workers:
     """Return the ranks of complete steps, one per device, on gloo or NCCL, where rank i has GPU i; see `step.py`.
 
     On CPUs they are not pinned: where ranks share cores with others, one that may not move waits whole time slices
-    (0.4 ms became 2 to 5 ms). Each has a link of so many bytes per second, or the loopback interface where it is None;
-    fast domains are all ranks where None is said.
+    (0.4 ms became 2 to 5 ms). They have the loopback interface where `links` are None.
     """
-    interface = "lo" if link_rate is None else namespaces.INTERFACE
+    interface = "lo" if links is None else namespaces.INTERFACE
     shared = {
-        "world_size": size, "device": device, "timeout_s": timeout_s + _START_S, "link_rate": link_rate,
-        "domain_size": domain_size or size,
+        "world_size": size, "device": device, "timeout_s": timeout_s + _START_S, "links": links,
+        "domain_size": domain_size,
     }  # fmt: skip
     return Workers(
         "shardgym.costs.fbgemm.step_rank",

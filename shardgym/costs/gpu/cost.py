@@ -106,6 +106,11 @@ class GpuCost(CostModel):
     host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us. Arguments are
     the fields of `GpuSettings`.
 
+    Of NCCL it assumes that an exchange begins for all devices when the last one has entered, and that a device leaves
+    when its own links are through. With what a rank sends far larger than NCCL's buffers it should leave when its peers
+    have taken that in, so about when the busiest link of all is through (`shardgym.costs.link_model`):
+    devices that exchange little then begin their backward pass later than is said here, the busiest one does not.
+
     Raises:
         UnknownNameError: no such card.
         InputError: settings that do not fit, see `GpuSettings`; the topology of a task names a device that is no GPU,

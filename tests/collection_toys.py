@@ -45,7 +45,7 @@ class ToyGroup:
 
     broken = False
 
-    def __init__(self, size, device, timeout_s):
+    def __init__(self, size, device, timeout_s, domain_size):
         self.size = size
         self.device = device
         self.made.append(size)

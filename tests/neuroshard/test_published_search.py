@@ -13,6 +13,7 @@ from random_tasks import random_task
 from neuroshard.beam import SearchSettings
 from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_solver
+from shardgym.costs.ties import QUANTUM
 
 
 def seeds(count: int) -> list[object]:
@@ -21,12 +22,12 @@ def seeds(count: int) -> list[object]:
 
 
 def assert_same_cost(task: ShardingTask, simulator) -> None:
-    """Where the plain search finds a plan, that of the fast one has the same predicted cost."""
+    """Where the plain search finds a plan, that of the fast one has the same predicted cost, whose phases it rounds."""
     plain_plan, plain_ms = PlainSearch(task, simulator).run()
     assert plain_plan is not None, "the task does not distinguish anything"
     plans = [plain_plan, NeuroShard().solve(task, simulator)]
     assert [cost.total_ms for cost in simulator.evaluate(task, plans)] == pytest.approx(
-        [plain_ms] * len(plans), abs=1e-6, rel=0
+        [plain_ms] * len(plans), abs=5 * QUANTUM / 2, rel=0
     )
 
 

@@ -5,13 +5,13 @@ import itertools
 
 import numpy as np
 import pytest
+from test_milp import GPU, TASKS, best_of_all
 
 from baselines.milp.plan_bound import lower_bound_ms
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.tables.table import RangeIds, ZipfIds
-from tests.baselines.test_milp import GPU, TASKS, best_of_all
 
 COSTS = {"roofline": {}, "gpu": {"hardware": "h100"}, "gpu with ids": {"hardware": "h100", "ids": True}}
 HOT = ZipfIds(s=1.05, q=2.0, row_order="by_frequency")

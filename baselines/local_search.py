@@ -50,12 +50,17 @@ class LocalSearch(QuerySearch):
     halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and leaves local optima.
 
     Args:
+        splits: whether shards may be halved.
         queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
             for each table, or 32 where the cost is measured. With few of them the search ends before a local optimum.
 
     Raises:
         InputError: `queries` is neither None nor a whole number from 1 on.
     """
+
+    def __init__(self, *, splits: bool = True, queries: int | None = None) -> None:
+        super().__init__(queries)
+        self.splits = splits
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
         """See `QuerySearch`; ends in a local optimum where queries last."""
@@ -96,11 +101,13 @@ class LocalSearch(QuerySearch):
         swaps = _pairs(here, elsewhere)
         none = np.full(len(moves[0]), -1)
         whole = np.zeros(len(moves[0]), dtype=np.bool_)
-        return joined([
+        changes = [
             Changes(*moves, none, whole),
             Changes(swaps[0], placement.devices[swaps[1]], swaps[1], np.zeros(len(swaps[0]), dtype=np.bool_)),
-            Changes(*moves, none, ~whole),
-        ])  # fmt: skip
+        ]
+        if self.splits:
+            changes.append(Changes(*moves, none, ~whole))
+        return joined(changes)
 
 
 class ColumnGreedy(IncumbentSearch):

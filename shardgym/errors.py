@@ -48,13 +48,9 @@ class UnknownNameError(InputError):
         name: the unknown name, or whatever was passed as one.
         known: the names that exist.
         also: end of the message, for what else is accepted.
-
-    Attributes:
-        unknown: the unknown name.
     """
 
     def __init__(self, kind: str, name: object, known: Iterable[str], also: str = "") -> None:
-        self.unknown = name
         super().__init__(f"unknown {kind} '{name}': {closest(name, known)}{also}")
 
 

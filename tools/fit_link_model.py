@@ -1,6 +1,6 @@
 """Fit the link model of the measured cost to exchanges between network namespaces.
 
-    sudo python tools/fit_link_model.py [--devices N ...] [--seed S] [--exchanges FILE] [-o FILE]
+    sudo python tools/fit_link_model.py [--devices N ...] [--seed S] [--socket-bytes N] [--exchanges FILE] [-o FILE]
 
 Every device becomes a process with links of its own, as in measured steps (`shardgym.costs.fbgemm.namespaces`).
 Exchanges are of the kinds that a step has, of random plans, and devices enter them at different times. The model is
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -38,7 +38,7 @@ from shardgym.tasks.topology import Topology
 
 Kind = Literal["ids", "outputs", "gradients", "sums", "sum gradients", "replicas"]
 
-KINDS: tuple[Kind, ...] = ("ids", "outputs", "gradients", "sums", "sum gradients", "replicas")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _ITERATIONS = 5
 _WARMUPS = 1
 _LEAD_S = 0.003
@@ -95,10 +95,10 @@ def draw(kind: Kind, devices: int, rates: tuple[float, float], rng: np.random.Ge
     return found
 
 
-def rank_main(rank: int, folder: Path) -> list[list[float]]:
+def rank_main(rank: int, folder: Path, socket_bytes: int) -> list[list[float]]:
     """Run the exchanges in `folder` behind links of their rates; returns seconds from the start, by exchange."""
     exchanges = TypeAdapter(list[Exchange]).validate_json((folder / "exchanges.json").read_text(encoding="ascii"))
-    links = ShapedLinks.of(exchanges[0].topology, dilation=DILATION, socket_bytes=int(os.environ["SOCKET_BYTES"]))
+    links = ShapedLinks.of(exchanges[0].topology, dilation=DILATION, socket_bytes=socket_bytes)
     join_network(rank, links, folder, _LINKS_S)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     with contextlib.suppress(OSError):
@@ -145,15 +145,16 @@ def _runner(exchange: Exchange, rank: int) -> Callable[[], object]:
     return lambda: all_to_all(AllToAll(incoming, outgoing, counts_from, counts_to))
 
 
-def time_exchanges(exchanges: Sequence[Exchange], socket_bytes: int = SOCKET_BYTES) -> None:
+def time_exchanges(exchanges: Sequence[Exchange], socket_bytes: int) -> None:
     """Put in when the devices of each exchange leave, medians; all have the same devices and links."""
     with tempfile.TemporaryDirectory() as folder:
         text = TypeAdapter(list[Exchange]).dump_json(list(exchanges))
         Path(folder, "exchanges.json").write_bytes(text)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SOCKET_BYTES": str(socket_bytes)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        arguments = ["--folder", folder, "--socket-bytes", str(socket_bytes)]
         ranks = [
             subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), "--folder", folder],
+                [sys.executable, __file__, "--rank", str(rank), *arguments],
                 stdout=subprocess.PIPE, text=True, env=environment,
             )
             for rank in range(len(exchanges[0].sent_bytes))
@@ -217,13 +218,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, action="append", help="default 2, 4 and 8")
     parser.add_argument("--seed", type=int, default=0, help="of the exchanges")
+    parser.add_argument("--socket-bytes", type=int, default=SOCKET_BYTES, help="of sockets' buffers")
     parser.add_argument("--exchanges", type=Path, help="file of timed exchanges: is read, or written if it is missing")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
-        print(json.dumps(rank_main(given.rank, given.folder)))
+        print(json.dumps(rank_main(given.rank, given.folder, given.socket_bytes)))
         return
     adapter = TypeAdapter(list[Exchange])
     if given.exchanges and given.exchanges.exists():
@@ -239,7 +241,7 @@ def main() -> None:
                 # gloo's rings pass from domain to domain over one link, so they are not timed between two kinds.
                 kinds = KINDS if rates[0] == rates[1] else KINDS[:4]
                 drawn = [draw(kinds[n % len(kinds)], devices, rates, rng) for n in range(_PER_RATE)]
-                time_exchanges(drawn)
+                time_exchanges(drawn, given.socket_bytes)
                 exchanges += drawn
                 print(f"{devices} devices, links of {rates} bytes/s: {len(exchanges)} exchanges", flush=True)
         if given.exchanges:

@@ -150,10 +150,7 @@ def test_links_that_no_process_can_have_are_not_measured():
 @pytest.mark.measured
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 def test_devices_leave_exchanges_when_the_widest_one_is_through():
-    """Narrow devices leave the exchange of pooled values, and that of gradients, when the widest one does.
-
-    With the kernel's default buffers the first left after a tenth of that: nobody waits for what it sends.
-    """
+    """Narrow devices leave the exchange of pooled values, and that of gradients, when the widest one does."""
     tables = tuple(EmbeddingTable(f"t{width}", 50, width, 1.0) for width in (4, 64, 512))
     links = Topology(num_devices=3, memory_bytes=2**60, intra_bandwidth=0.25e9, inter_bandwidth=0.25e9)
     problem = task(tables=tables, topology=links, batch_size=2048)

@@ -45,7 +45,6 @@ class Exchanges(NamedTuple):
     replicas: Line  #: all-reduce of gradients, by bytes
     nodes: NodePrices  #: of tables that single domains hold by rows
     compute: Floats  #: weights of forward and backward compute in what a device does first and at last, shape (2, 2)
-    transfers: Floats  #: of the exchange of outputs in the same, shape (2,)
 
 
 def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
@@ -91,7 +90,7 @@ def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
     table_bytes = sum(t.num_embeddings * t.embedding_dim * ELEMENT_BYTES[task.precision_of(t)] for t in task.tables)
     rows = line(lambda width: float(transfer(ROW_COLUMNS, everywhere * width / devices).max()), columns)
     replicas = line(replicas_ms, float(table_bytes))
-    return Exchanges(links, rows, replicas, node_prices(task, costs), *first_and_last(costs, task))
+    return Exchanges(links, rows, replicas, node_prices(task, costs), first_and_last(costs, task))
 
 
 def _exact(value: float) -> float:
@@ -234,8 +233,7 @@ def _spread_forms(
 
 def spread_loads(spreads: Sequence[Spread], exchanges: Exchanges) -> Floats:
     """Return what tables bring to the domains that hold them by rows, see `node_loads`, shape (T, 3)."""
-    prices, transfers = exchanges.nodes, exchanges.transfers
-    return np.array([node_loads(spread.ms, spread.columns, prices, transfers) for spread in spreads])
+    return np.array([node_loads(spread.ms, spread.columns, exchanges.nodes) for spread in spreads])
 
 
 def shards_of(task: ShardingTask, spread: Spread, domain: int = 0) -> Sequence[Shard]:

@@ -148,7 +148,6 @@ class _GroupBound:
         counts = np.ones(1)
         self._fixed_ms = exchange.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0]
         fixed_ms = float(self._fixed_ms.sum())
-        transfers = float(exchange.transfers.sum())
         link = int(exchange.links.sent_ms.min(axis=1).argmax())
         latency_ms, sent_ms = float(exchange.links.latency_ms[link].min()), float(exchange.links.sent_ms[link].min())
         #: Columns of pooled output that a column of each table has: one for each of its features.
@@ -161,12 +160,12 @@ class _GroupBound:
             columns = np.array(of_table, dtype=np.float64)
             outputs = columns * self._outputs[table]
             ms = limited_ms[start:stop]
-            alone_ms = ms.sum(axis=1) + fixed_ms + transfers * (latency_ms + sent_ms * outputs)
+            alone_ms = ms.sum(axis=1) + fixed_ms + 2 * (latency_ms + sent_ms * outputs)
             self._whole_rows.append(_Column(ms / columns[:, None], alone_ms))
             ms = uncut_ms[start:stop]
             inside_ms = exchange.nodes.latency_ms + (exchange.nodes.inside_ms + exchange.nodes.sent_ms) * outputs
             share_ms = ms.sum(axis=1) / max(self._domain, 1)
-            self._in_domain.append(_Column(ms / columns[:, None], share_ms + fixed_ms + transfers * inside_ms))
+            self._in_domain.append(_Column(ms / columns[:, None], share_ms + fixed_ms + 2 * inside_ms))
             start = stop
         number = len(task.tables)
         per_column = uncut_ms[len(pieces) :] / np.tile(whole_sectors, 2)[:, None]
@@ -264,7 +263,7 @@ class _GroupBound:
         used = self._least_used(limit_ms) / task.num_devices
         for phase, goal in enumerate(goals):
             fixed = float(self._fixed_ms[phase]) * used * unit
-            program.at_most(compute[phase] + transfer * float(exchange.transfers[phase]) - goal, -fixed)
+            program.at_most(compute[phase] + transfer - goal, -fixed)
         line = self._replica_line
         replicas = copies * line.unit_ms * unit + any_copy * (line.latency_ms * unit)
         program.at_most(goals[0] + goals[1] + replicas + held * self._sync_ms * unit, objective)

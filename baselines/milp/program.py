@@ -57,8 +57,11 @@ class Program(Places):
         self._program.at_most(goals[0] + goals[1] + replicas, self._objective)
         everything = Sum.of(self._columns(place) for place in range(len(groups)))
         longest = self._program.variable()
-        for goal, weight in zip(goals, exchanges.transfers.tolist(), strict=True):
-            self._program.at_most((common + longest) * weight, goal)
+        # All wait for the exchange of gradients of the device with the longest one.
+        self._busiest = self._program.variable()
+        self._program.at_most(common + longest, self._busiest)
+        self._program.at_most(common + longest, goals[0])
+        self._program.at_most(self._busiest, goals[1])
         arriving = self._arriving(everything, longest)
         for place in range(len(groups)):
             self._add_place(place, goals, common, between, everything, longest, arriving)
@@ -141,36 +144,41 @@ class Program(Places):
         program.at_most(average, longest)
         if not alone:
             program.at_most(arriving, holder)
+            # The devices of the domain with the widest sums send them all.
+            sums = self._widest * (exchange.nodes.sent_ms * self._unit)
+            program.at_most(common + arriving + sums, self._busiest)
             link = int(prices.sent_ms[:, device].argmax())
             growing = own * float(prices.sent_ms[link, device]) * self._unit
             latency = self._any_pieces * (float(prices.latency_ms[link, device]) * self._unit)
             self._add_fewer(place, growing + latency, holder, growing)
+        program.at_most(common + (holder if alone else average) + between[kind], self._busiest)
         for number, goal in enumerate(goals):
-            weight = float(exchange.transfers[number])
             pieces_ms = self._pieces(place, number) / size
             all_ms = self._everywhere(list(group), number)
             domain_ms = self._in_domain(place, number)
             fixed = float(self._fixed[number])
             sending = common + holder + between[kind] if alone else common + holder
-            terms = sending * weight + pieces_ms + all_ms + self._has_pieces[place] * fixed
+            sending = self._busiest if number else sending
+            terms = sending + pieces_ms + all_ms + self._has_pieces[place] * fixed
             program.at_most(terms + domain_ms if alone else terms, goal)
             if alone:
                 continue
             self._add_fewer(place, terms, goal, pieces_ms)
             users = Sum.of(case.variable * (fixed * case.least / size) for case in self._users[place])
-            sending = (common + average + between[kind]) * weight
+            sending = self._busiest if number else common + average + between[kind]
             program.at_most(sending + pieces_ms + all_ms + domain_ms + users, goal)
-            self._add_domain_users(place, goal, number, common * weight + all_ms + arriving * weight)
+            sending = self._busiest if number else common + arriving
+            self._add_domain_users(place, goal, number, sending + all_ms)
 
     def _add_domains(self) -> tuple[Sum, list[Sum]]:
         """Add exchanges of tables that single domains hold by rows; return what all devices, and types, spend."""
         program = self._program
         exchange = self._exchanges
         tables = [(n, spread) for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
+        self._widest = widest = program.variable()
         if not tables:
             program.equal(self._any_domain)
             return Sum(), [Sum() for _ in self._types]
-        self._widest = widest = program.variable()
         # Widths are multiples of one: so is the largest sum of a domain.
         unit = int(np.gcd.reduce([int(spread.columns) for _, spread in tables]))
         program.equal(widest, program.variable(whole=True) * float(unit))
@@ -221,8 +229,7 @@ class Program(Places):
         kind = self._type_of[place]
         growing = self._own_of_domain(place, number) * len(self._types[kind])
         fixed = float(self._fixed[number])
-        # The devices of the domain with the widest sums send them all.
-        sent = self._exchanges.nodes.sent_ms * self._unit * float(self._exchanges.transfers[number])
+        sent = 0.0 if number else self._exchanges.nodes.sent_ms * self._unit
         self._program.at_most(base + self._any_domain * fixed + self._widest * sent, goal)
         growing += Sum.of(self._at[n][kind] * (self._spreads[n].columns * sent) for n in tables)
         most = self._largest_sum(growing)
@@ -237,11 +244,11 @@ class Program(Places):
         link = int(prices.sent_ms.min(axis=1).argmax())
         latency = float(prices.latency_ms[link].min())
         sent = float(prices.sent_ms[link].min())
-        weights = self._exchanges.transfers.tolist()
+        program.at_most(common + arriving, self._busiest)
         backgrounds = []
-        for number, weight in enumerate(weights):
+        for number, exchanged in enumerate((common, self._busiest)):
             background = program.variable()
-            program.equal(common * weight + self._everywhere(slice(None), number), background)
+            program.equal(exchanged + self._everywhere(slice(None), number), background)
             backgrounds.append(background)
         for cut in self._cuts:
             columns = cut.columns
@@ -253,17 +260,22 @@ class Program(Places):
             least = zip(flags, [0, *counts], strict=False)
             program.at_least(pieces, Sum.of(flag * (1.0 + before) for flag, before in least))
             program.at_most(pieces, Sum.of(flag * float(n) for flag, n in zip(flags, counts, strict=True)))
-            for number, (goal, weight) in enumerate(zip(goals, weights, strict=True)):
-                alone = Sum()
-                sending = Sum()
-                for flag, count in zip(flags, counts, strict=True):
-                    units = -(-columns.units // count)  # of the widest of so many pieces, at least
-                    ms = float(columns.least_ms[number, units]) * self._unit + float(self._fixed[number])
-                    transfer = (latency + sent * units * columns.unit_columns) * self._unit
-                    alone += flag * ms
-                    sending += flag * (ms + weight * transfer)
-                program.at_most(sending + backgrounds[number], goal)
-                program.at_most(alone + arriving * weight + backgrounds[number], goal)
+            units = [-(-columns.units // count) for count in counts]  # of the widest of so many pieces, at least
+            transfer = Sum.of(
+                flag * ((latency + sent * wide * columns.unit_columns) * self._unit)
+                for flag, wide in zip(flags, units, strict=True)
+            )
+            program.at_most(transfer + common, self._busiest)
+            for number, goal in enumerate(goals):
+                alone = Sum.of(
+                    flag * (float(columns.least_ms[number, wide]) * self._unit + float(self._fixed[number]))
+                    for flag, wide in zip(flags, units, strict=True)
+                )
+                if number:
+                    program.at_most(alone + backgrounds[number], goal)
+                    continue
+                program.at_most(alone + transfer + backgrounds[number], goal)
+                program.at_most(alone + arriving + backgrounds[number], goal)
 
     def _arriving(self, everything: Sum, longest: Sum) -> Sum:
         """Add what any device needs at least to receive what others have, given the longest transfer."""

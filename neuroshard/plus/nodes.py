@@ -64,27 +64,23 @@ def node_prices(task: ShardingTask, costs: AdditiveCosts) -> NodePrices:
     return NodePrices(*rounded(np.array(prices), BITS).tolist())
 
 
-def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> tuple[Floats, Floats]:
-    """Return how compute and exchanges of outputs count in what devices do first and at last.
+def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> Floats:
+    """Return how forward and backward compute count in what devices do first and at last, shape (2, 2).
 
-    A step takes what the slowest device does first, and what the slowest device does after that (see
-    `shardgym.costs.links.exchange_times`). Where ids are hidden, that is forward and backward compute with one
-    exchange, and then another exchange; otherwise forward compute, and then backward compute with both exchanges.
-    Returned are weights of forward and backward compute in both, shape (2, 2), and of an exchange, shape (2,).
+    A step takes what the slowest device does first, which is compute and the exchange of pooled values, and after that
+    the longest exchange of gradients and the rest of the slowest device's compute (see
+    `shardgym.costs.links.exchange_times`). Where ids are hidden all compute comes first; otherwise forward compute.
     """
-    if costs.ids_hidden(task):
-        return np.array([[1.0, 1.0], [0.0, 0.0]]), np.ones(2)
-    return np.eye(2), np.array([0.0, 2.0])
+    return np.array([[1.0, 1.0], [0.0, 0.0]]) if costs.ids_hidden(task) else np.eye(2)
 
 
-def node_loads(ms: Floats, columns: float, prices: NodePrices, transfers: Floats) -> Floats:
+def node_loads(ms: Floats, columns: float, prices: NodePrices) -> Floats:
     """Return what a table brings to the node that holds it, in ms, of each the largest counts, shape (3,).
 
     That is what its devices do first and at last, and what all devices wait for inside of nodes. `ms` is what each
-    device of a node does for it, first and at last, shape (n, 2), `transfers` how often outputs are exchanged in these.
+    device of a node does for it, first and at last, shape (n, 2); outputs are exchanged in either.
     """
-    sent_ms = transfers * prices.sent_ms * columns
-    return np.array([*(ms.max(axis=0) + sent_ms), float(transfers.sum()) * prices.inside_ms * columns])
+    return np.array([*(ms.max(axis=0) + prices.sent_ms * columns), 2 * prices.inside_ms * columns])
 
 
 def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
@@ -201,7 +197,7 @@ class Nodes:
     def __init__(self, task: ShardingTask, costs: AdditiveCosts) -> None:
         self._size = task.topology.fast_domain_size
         self._prices = node_prices(task, costs)
-        self._compute, self._transfers = first_and_last(costs, task)
+        self._compute = first_and_last(costs, task)
 
     def packed_anew(self, best: Allocation, search_beside: Callable[[Shared], IteratedLocalSearch]) -> Allocation:
         """Return what an allocation becomes by packing and a descent of columns; itself where that brings nothing."""
@@ -224,7 +220,7 @@ class Nodes:
         ms = np.maximum(more @ self._compute.T, 0.0)
         columns = vectors[..., -LOADS + DOMAIN_ROW_COLUMNS].sum(axis=1)
         loads = np.array([
-            node_loads(of_table, width, self._prices, self._transfers)
+            node_loads(of_table, width, self._prices)
             for of_table, width in zip(ms, columns.tolist(), strict=True)
         ])  # fmt: skip
         others = best.sums.copy()

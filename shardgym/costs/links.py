@@ -71,15 +71,16 @@ def exchange_times(
 ) -> ExchangeTimes:
     """Return the time of each device in the exchanges of a step: how compute and exchanges add up.
 
-    The forward exchange runs once all devices have entered it, and the wait for the last one counts as communication of
-    those that wait. When a device enters depends on whether ids are hidden:
+    Waiting for others counts as communication of those that wait. It depends on whether ids are hidden:
 
-    - Where training goes step by step they are not. A device enters with its ids and its forward compute done. The
-      exchange of gradients follows at once, and backward compute ends the step. So imbalance before the forward
-      exchange and imbalance of backward compute add up.
+    - Where training goes step by step they are not. A device enters the forward exchange with its ids and its forward
+      compute done. All leave it together, when the last one has entered and its link is through, as measured steps do
+      (`shardgym.costs.link_model`). The exchange of gradients follows at once; all leave it when the busiest link is
+      through, and backward compute ends the step.
     - Where the ids of the next step travel while this one computes, as in TorchRec's pipeline, nobody waits between two
       forward exchanges. A device enters with the exchange of gradients, backward compute and the next forward compute
-      done, as all left the last forward exchange together (NeuroShard, `simulator.py`).
+      done, as all left the last forward exchange together (NeuroShard, `simulator.py`). Each leaves the two exchanges
+      when its own link is through, after the last one has entered. The step takes the same if it leaves with the last.
 
     Args:
         compute_ms: forward and backward compute of each device, of one placement or of many, shape (..., D, 2).
@@ -90,8 +91,12 @@ def exchange_times(
     if ids_ms is None:
         ids_ms = np.zeros(np.shape(transfer))
     forward_ms, backward_ms = compute_ms[..., 0], compute_ms[..., 1]
-    busy_ms = forward_ms + backward_ms + transfer if ids_hidden else ids_ms + forward_ms
-    return ExchangeTimes(ids_ms, wait_ms(busy_ms) + transfer, transfer)
+    if ids_hidden:
+        return ExchangeTimes(ids_ms, wait_ms(forward_ms + backward_ms + transfer) + transfer, transfer)
+    entry_ms = ids_ms + forward_ms
+    last_ms = (entry_ms + transfer).max(axis=-1, keepdims=True)
+    busiest_ms = np.broadcast_to(transfer.max(axis=-1, keepdims=True), transfer.shape)
+    return ExchangeTimes(ids_ms, last_ms - entry_ms, busiest_ms)
 
 
 def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:

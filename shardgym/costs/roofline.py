@@ -298,7 +298,7 @@ class RooflineCost(CostModel):
     replicas = True
     unpooled = True
     host_memory = True
-    version = "5"
+    version = "6"
 
     def __init__(self, hardware: str | None = None) -> None:
         self._override = hardware

@@ -53,20 +53,26 @@ def test_one_device_does_not_communicate(ids_hidden):
     assert not np.any(exchanges(task(1), [[7.0, 3.0]], [0, 0], ids_hidden=ids_hidden))
 
 
-@pytest.mark.parametrize("ids_hidden", [True, False])
-def test_backward_communication_delays_the_next_forward_exchange_where_ids_are_hidden(ids_hidden):
-    # In domains {0, 1} and {2}: device 2 exchanges everything over slow links, so it has more backward communication
-    # than devices 0 and 1 only if theirs is less; equal compute then makes those with less wait for it.
+@pytest.mark.parametrize(
+    ("ids_hidden", "forward_ms", "backward_ms"),
+    [
+        # Nobody waits for the exchange of gradients, and those with less of it wait in the forward exchange.
+        (True, [24.2 + 19.2 + 0.5, 24.2 + 19.2, 43.4], [24.2, 24.2, 43.4]),
+        # All leave each exchange with device 2, which enters the forward exchange with 4 ms of compute done.
+        (False, [43.4 + 0.5, 43.4, 43.4], [43.4] * 3),
+    ],
+)
+def test_devices_wait_for_the_busiest_link(ids_hidden, forward_ms, backward_ms):
+    """In domains {0, 1} and {2}: device 2 exchanges everything over slow links. Device 0 computes 0.5 ms less."""
     three = ShardingTask(
         tables=(EmbeddingTable("a", 100, 8), EmbeddingTable("b", 100, 8)),
         topology=topology(3, fast_domain_size=2),
         batch_size=900,
     )
-    found = exchanges(three, [[4.0, 6.0]] * 3, [2, 2], ids_hidden=ids_hidden)
+    found = exchanges(three, [[3.5, 6.0], [4.0, 6.0], [4.0, 6.0]], [2, 2], ids_hidden=ids_hidden)
     # Device 2 sends 600 x 16 x 4 = 38,400 bytes between domains; 0 and 1 receive 300 x 16 x 4 = 19,200 each.
-    assert found.backward_ms == pytest.approx([24.2, 24.2, 43.4])
-    wait = 19.2 if ids_hidden else 0.0
-    assert found.forward_ms == pytest.approx([24.2 + wait, 24.2 + wait, 43.4])
+    assert found.backward_ms == pytest.approx(backward_ms)
+    assert found.forward_ms == pytest.approx(forward_ms)
 
 
 def test_row_shards_count_with_their_full_width_on_every_device():

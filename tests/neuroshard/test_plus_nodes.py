@@ -94,7 +94,7 @@ def test_prices_of_nodes_are_what_the_cost_says():
     task, cost = load_suite("nodes16-v1")[10], COSTS["roofline"]
     prices = node_prices(task, cost.additive())
     one, other = (total_of_columns(task, cost, columns) for columns in (64.0, 128.0))
-    more_ms = node_loads(np.zeros((8, 2)), 64.0, prices, np.array([0.0, 2.0]))
+    more_ms = node_loads(np.zeros((8, 2)), 64.0, prices)
     assert more_ms.sum() == pytest.approx(other - one, abs=1e-5)
     single = load_suite("tiny-v1")[0]
     assert not any(node_prices(single, cost.additive()))

@@ -51,7 +51,7 @@ class ReplayCost(CostModel):
     """
 
     name = "replay"
-    version = "1"
+    version = "2"
     deterministic = True
     replicas = True
     unpooled = True

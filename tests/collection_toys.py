@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import shardgym.training.collecting as collect_module
-from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, ReferenceJob, StepTimes
+from shardgym.costs.fbgemm.pace import shipped_reference
 from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError
 
@@ -41,7 +42,10 @@ class ToyTimer:
 
 
 class ToyGroup:
-    """Complete steps in which part number P takes P + 1 hundredths of a ms per column of the device."""
+    """Complete steps in which part number P takes P + 1 hundredths of a ms per column of the device.
+
+    The reference of paces takes twice as long as on the machine that is 1.
+    """
 
     broken = False
 
@@ -56,6 +60,8 @@ class ToyGroup:
     def ask(self, job):
         if self.broken:
             raise MeasurementError("device 1: worker died")
+        if isinstance(job, ReferenceJob):
+            return [[_twice_the_reference(own) for own in of_rank] for of_rank in job.of_ranks]
         assert job.plan.num_devices == self.size
         steps = len(job.batches) - job.warmups
         widths = [0 if held is None else held.width for held in job.plan.whole]
@@ -64,6 +70,16 @@ class ToyGroup:
 
     def close(self):
         self.ended.append(self.size)
+
+
+def _twice_the_reference(job):
+    """Return forward and backward ms."""
+    (ms,) = (
+        shipped_reference().compute_ms[number]
+        for number in range(12)
+        if f"reference-{5 * number}" in {shard.table.name for shard in job.shard_set.shards}
+    )
+    return np.full((job.iterations, 2), ms)
 
 
 def install(monkeypatch):

@@ -93,6 +93,9 @@ class PlanCost(Record):
     communication: Source = "modelled"
     #: Why there are no times; None for a feasible plan.
     reason: str | None = None
+    #: Of the machine while times were measured: what fixed work took, over what it takes at pace 1. All times are
+    #: proportional to it. Predictions are of pace 1.
+    pace: Annotated[float, Field(gt=0)] = 1.0
     #: Relative standard error of `total_ms`; 0 for a deterministic cost.
     noise: Annotated[float, Field(ge=0)] = 0.0
     #: Measurements behind each time.
@@ -112,6 +115,12 @@ class PlanCost(Record):
         if finite == (self.reason is not None):
             raise ValueError("a cost has finite times or a reason why not, and not both")
         return self
+
+    def at_pace(self, pace: float) -> PlanCost:
+        """Return what the plan costs on a machine of another pace: a measured cost at the pace of predictions, 1, or a
+        predicted one at the pace of a measured run.
+        """
+        return dataclasses.replace(self, per_device=self.per_device * (pace / self.pace), pace=pace)
 
     @property
     def feasible(self) -> bool:

@@ -19,6 +19,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
+from shardgym.costs.fbgemm.pace import Pace
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import Workers, kernel_timer, require_fbgemm, step_ranks
 from shardgym.costs.links import samples_per_device
@@ -230,7 +231,7 @@ class _Measuring:
         self._seed = seed
         self._timer = kernel_timer(device, seed, _TIMEOUT_S)
         #: By number of devices. They stay for later tasks: starting one takes seconds.
-        self._groups: dict[int, Workers] = {}
+        self._groups: dict[int, tuple[Workers, Pace]] = {}
         self._num_tasks = 0
         self._rng = random.Random(seed)
 
@@ -267,9 +268,11 @@ class _Measuring:
         self._num_tasks += 1
         size = len(plans[0])
         if size not in self._groups:
-            self._groups[size] = step_ranks(size, "cpu", _TIMEOUT_S, domain_size=size)
-        group = self._groups[size]
+            ranks = step_ranks(size, "cpu", _TIMEOUT_S, domain_size=size)
+            self._groups[size] = ranks, Pace(ranks, size)
+        group, pace = self._groups[size]
         group.start()
+        now = pace.now()
         found, failed = step.time_steps(
             group,
             {n: StepPlan(plan) for n, plan in enumerate(plans)},
@@ -280,17 +283,20 @@ class _Measuring:
             seed=self._seed + sample.number,
             rng=self._rng,
             timed_exchanges=False,
+            pace=now,
         )
         work = [step.PARTS.index(part) for part in WORK]
-        rows = [row for n, of in found.items() for row in _step_rows(sample, n, plans[n], of.parts_ms[0][:, :, work])]
+        rows = []
+        for n, steps in found.items():
+            rows += _step_rows(sample, n, plans[n], now, steps.parts_ms[0][:, :, work])
         return rows, "; ".join(sorted(set(failed.values())))
 
     def _close_groups(self) -> None:
         while self._groups:
-            self._groups.popitem()[1].close()
+            self._groups.popitem()[1][0].close()
 
 
-def _step_rows(sample: Sample, number: int, plan: Plan, times: Floats) -> list[dict[str, Any]]:
+def _step_rows(sample: Sample, number: int, plan: Plan, pace: float, times: Floats) -> list[dict[str, Any]]:
     """Return a row for each device that holds something, of times of shape (steps, devices, `WORK`)."""
     held = [shard_set for shard_set in plan if shard_set is not None]
     batch_size = held[0].batch_size
@@ -308,6 +314,7 @@ def _step_rows(sample: Sample, number: int, plan: Plan, times: Floats) -> list[d
             **of_plan,
             "device": device,
             "samples": int(samples_per_device(batch_size, len(plan))[device]),
+            "pace": round(pace, 6),
             **{f"{part}_ms": _typical(times[:, device, WORK.index(part)]) for part in STEP_PARTS},
         }
         for device, shard_set in enumerate(plan)

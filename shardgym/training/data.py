@@ -123,29 +123,30 @@ def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Int
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-# --- the pace of the machine: samples of other days, as if all had been measured at the pace of one collection --------
+# --- the pace of the machine: samples of other days, as if all had been measured at one pace --------------------------
 
 
 def paces_of(data: DataSet) -> Paces:
-    """Return the paces by the samples that roles learn from, of kernels alone and of steps; 1 for a lone collection."""
-    found: Paces = {}
-    for samples in (data.compute, data.steps.compute):
-        learned = samples.take(np.flatnonzero(np.isin(samples.role, ROLES)))
-        if len(np.unique(learned.collection)) > 1:
-            found |= _paces(learned)
-    return found
+    """Return the paces of collections of kernels alone, by the samples that roles learn from; none of a lone one."""
+    learned = data.compute.take(np.flatnonzero(np.isin(data.compute.role, ROLES)))
+    return _paces(learned) if len(np.unique(learned.collection)) > 1 else {}
 
 
 def at_one_pace(data: DataSet, found: Paces) -> DataSet:
-    """Divide times by the paces of their collections; a collection without one keeps its times."""
+    """Divide times of kernels alone by the paces of their collections, and of steps by those measured beside them.
 
-    def divided(samples: ComputeSamples) -> ComputeSamples:
-        factors = np.array([found.get(name, (1.0, 1.0)) for name in samples.collection.tolist()])
-        return dataclasses.replace(samples, ms=samples.ms / factors.reshape(-1, 2))
-
-    return data._replace(
-        compute=divided(data.compute), steps=dataclasses.replace(data.steps, compute=divided(data.steps.compute))
+    One pace is as noisy as what it is to correct, and a collection takes an hour: so it has the median of its paces.
+    """
+    factors = np.array([found.get(name, (1.0, 1.0)) for name in data.compute.collection.tolist()]).reshape(-1, 2)
+    pace = data.steps.pace[:, None].copy()
+    for name in np.unique(data.steps.compute.collection):
+        rows = data.steps.compute.collection == name
+        pace[rows] = np.median(pace[rows])
+    of_steps = dataclasses.replace(data.steps.compute, ms=data.steps.compute.ms / pace)
+    steps = dataclasses.replace(
+        data.steps, compute=of_steps, parts_ms=data.steps.parts_ms / pace, pace=np.ones(len(pace))
     )
+    return data._replace(compute=dataclasses.replace(data.compute, ms=data.compute.ms / factors), steps=steps)
 
 
 def _paces(samples: ComputeSamples) -> Paces:

@@ -31,8 +31,8 @@ def pretrain(
 ) -> list[ModelCard]:
     """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
 
-    The same data, settings and seed give the same bytes of weights on the same machine and versions. Collections of
-    several days are taken to the pace of the largest one: those of kernels alone, and those of steps.
+    The same data, settings and seed give the same bytes of weights on the same machine and versions. Times of steps are
+    taken to pace 1, and those of kernels alone, of several collections, to the pace of the largest one.
 
     Args:
         data: from `load_data`.

@@ -88,6 +88,7 @@ def _schema(kind: Kind) -> Any:
             "device": small,
             "num_devices": small,  # of the plan; those that hold nothing have no row
             "samples": whole,  # this device's share of the batch
+            "pace": number,  # of the machine at the time, see `shardgym.costs.fbgemm.pace`
             "plan_shards": whole,  # shards on all devices
             "plan_ids": number,  # that all shards look up in a step; ids that two column shards need count twice
             "plan_columns": whole,  # of all shards
@@ -184,6 +185,8 @@ class StepSamples:
 
     #: What each device holds, with its forward and backward times.
     compute: ComputeSamples
+    #: Pace of the machine, shape (N,).
+    pace: Floats
     #: Of the device, and of its plan, shape (N,).
     samples: Ints
     plan_shards: Ints
@@ -222,6 +225,7 @@ def read_steps(*folders: str | Path) -> StepSamples:
     table, collection = _read_all(folders, "steps")
     return StepSamples(
         compute=_compute_samples(table, collection),
+        pace=_values(table, "pace"),
         samples=_values(table, "samples"),
         plan_shards=_values(table, "plan_shards"),
         plan_ids=_values(table, "plan_ids"),

@@ -1,8 +1,8 @@
 """What plans of a task are measured in complete steps, from balanced ones to lopsided ones.
 
-Half of the tasks are of the usual kind: batch, precision and optimiser of the suites. Tables are of the pool in two of
-three tasks, else made for their task alone. The oracle and the judge take the train half of the pool, tests the test
-half; names of made tables say role, seed and task.
+Half of the tasks are of the usual kind: batch and precision of the suites, and their optimiser or row-wise Adagrad.
+Tables are of the pool in two of three tasks, else made for their task alone. The oracle and the judge take the train
+half of the pool, tests the test half; names of made tables say role, seed and task.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ from shardgym.training.sampling import (
 #: What each device of a plan holds.
 Plan = tuple[ShardSet | None, ...]
 
-#: Devices of a task: four and eight twice as often as two. And the most tables of a task, by its devices.
+#: Devices of a task: four and eight twice as often as two. And the most tables of a task, by its devices: of the usual
+#: kind, and of other tasks.
 DEVICES = (2, 4, 4, 8, 8)
 _MOST_TABLES = {2: 40, 4: 80, 8: 120}
+_MOST_UNUSUAL_TABLES = {2: 300, 4: 400, 8: 500}
 _USUAL = 0.5
 _USUAL_BATCH = 8192
+_USUAL_OPTIMIZERS: tuple[Optimizer, ...] = ("exact_sgd", "exact_sgd", "rowwise_adagrad")
 #: Batches of other tasks, as powers of two.
 _BATCH_BITS = (9, 16)
 _OPTIMIZERS: list[Optimizer] = sorted(name for name in get_args(Optimizer) if name in CPU_OPTIMIZERS)
@@ -48,7 +51,7 @@ _OPTIMIZERS: list[Optimizer] = sorted(name for name in get_args(Optimizer) if na
 _OF_POOL = 0.65
 _POOL = "synthetic-2021"
 _SCALE = 8
-_POOL_WIDTHS = (4, 8, 16, 32, 64, 128)
+_POOL_WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 #: Tables that are made.
 _SPACE = Space(pooling=(0.1, 200.0), rows=(10, 4_000_000))
 _WIDEST = (16, 32, 64, 128, 256)
@@ -57,6 +60,8 @@ _WIDEST = (16, 32, 64, 128, 256)
 _USUAL_LIMITS = (8e6, 5e8, 1e8)
 _LIMITS = (4e6, 3e8, 6e7)
 _LEAST_SHARE = 0.03
+#: Share of these that take tables with few ids first, so that devices hold up to hundreds.
+_MANY_SMALL = 0.3
 #: Memory of all devices; ids of made tables are drawn for one task, and drawing them takes memory too.
 _POOL_BYTES = 2 * GIB
 _MADE_BYTES = _POOL_BYTES // 3
@@ -66,7 +71,7 @@ _MADE_BYTES = _POOL_BYTES // 3
 _KINDS = 4
 _MOVED = 6
 _NO_CUTS = 0.3
-_CUTS = (1, 12)
+_CUTS = (1, 40)
 #: Plans are balanced by an analytic cost, with an error of up to so much in its logarithm.
 _ERRORS = (0.05, 0.8)
 
@@ -84,9 +89,9 @@ def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
         usual = rng.random_sample() < _USUAL
         batch_size = _USUAL_BATCH if usual else 1 << rng.randint(_BATCH_BITS[0], _BATCH_BITS[1] + 1)
         precision: Precision = "fp32" if usual else pick(rng, ("fp32", "fp16"))
-        optimizer: Optimizer = "exact_sgd" if usual else pick(rng, _OPTIMIZERS)
+        optimizer: Optimizer = pick(rng, _USUAL_OPTIMIZERS if usual else _OPTIMIZERS)
         of_pool = rng.random_sample() < _OF_POOL
-        count = log_integer(rng, 2 * devices, _MOST_TABLES[devices])
+        count = log_integer(rng, 2 * devices, (_MOST_TABLES if usual else _MOST_UNUSUAL_TABLES)[devices])
         if of_pool:
             shards = _of_pool(rng, role, count)
         else:
@@ -94,6 +99,8 @@ def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
                 draw_table(rng, _SPACE, role, f"steps-{role}-{seed}-{number}-{i}", batch_size) for i in range(count)
             ]
             shards = [whole_table(table, draw_width(rng, UNIT, pick(rng, _WIDEST))) for table in made]
+        if not usual and rng.random_sample() < _MANY_SMALL:
+            shards.sort(key=lambda shard: shard.table.pooling_factor)
         limits = np.array(_USUAL_LIMITS) if usual else log_number(rng, _LEAST_SHARE, 1.0) * np.array(_LIMITS)
         free = _POOL_BYTES if of_pool else _MADE_BYTES
         kept = []

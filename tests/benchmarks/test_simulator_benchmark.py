@@ -1,34 +1,67 @@
-"""How well models order plans that boards measured."""
+"""How well models order plans that boards measured, and the gate that a judge has to pass."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
+import numpy as np
 import pytest
 
-from shardgym.evaluation.result import RunInfo, read_records
+from shardgym import make_cost
+from shardgym.costs import link_model
 
 pytestmark = pytest.mark.repository
 
 
-def test_boards_that_were_measured_twice_say_how_far_a_model_can_agree(script, tmp_path, monkeypatch):
-    """Two tasks of a board, and the same costs again under other ids: a perfect repeat beside models that err."""
-    module = script("simulator")
-    board = Path(module.__file__).parents[1] / "leaderboards" / "dlrm4-v2-fbgemm"
-    records = [result for result in read_records(board / "records.jsonl.xz") if result.task_index < 2]
-    run = RunInfo.beside(board)
-    monkeypatch.setattr(module, "LEADERBOARDS", tmp_path)
-    for seed in (0, 1):
-        folder = tmp_path / f"ids{seed}"
-        folder.mkdir()
-        settings = run.judge_settings | {"seed": seed}
-        dataclasses.replace(run, judge_settings=settings).write(folder)
-        again = [dataclasses.replace(result, judge_settings=settings) for result in records]
-        (folder / "records.jsonl").write_text("".join(result.to_json() + "\n" for result in again))
-        rows = {row["cost"]: row for row in module.on_boards(write=False)}  # the last of a cost is of all hardware
-        assert rows["judge"]["tasks"] == 2 * (seed + 1)
-        assert (module.REPEAT in rows) == (seed == 1)
-    assert rows[module.REPEAT]["tau"] == pytest.approx(1.0)
-    assert rows[module.REPEAT]["of them right"] == 1.0
-    assert -1 < rows["judge"]["tau"] < 1
+@pytest.fixture
+def benchmark(script):
+    return script("simulator")
+
+
+def test_a_perfect_judge_is_as_good_as_a_repeat_and_a_reversed_one_fails(benchmark):
+    """Two tasks, measured again with the same result."""
+    tasks = [
+        task._replace(again_ms={plan: cost.total_ms for plan, cost in task.costs.items()})
+        for task in benchmark.measured_tasks()[:2]
+    ]
+    known = {plan: cost.at_pace(1.0) for task in tasks for plan, cost in task.costs.items()}
+
+    class Known:
+        """Knows what was measured, or says the reverse."""
+
+        def __init__(self, sign, version="1"):
+            self.sign = sign
+            self.version = version
+
+        def evaluate(self, _, plans):
+            power = self.sign - 1
+            return [
+                dataclasses.replace(cost, per_device=cost.per_device * cost.total_ms**power)
+                for cost in (known[plan] for plan in plans)
+            ]
+
+    *_, of_all = benchmark.gate(tasks, Known(+1))
+    assert (of_all["tasks"], of_all["ahead"], of_all["passes"]) == (2, 0.0, True)
+    for row in benchmark.levels(tasks, Known(+1)):
+        assert [value for name, value in row.items() if name not in ("suite", "tasks")] == pytest.approx([1.0] * 6)
+    *_, of_all = benchmark.gate(tasks, Known(-1))
+    assert (of_all["judge"], of_all["passes"]) == (-1.0, False)
+    rows = {row["cost"]: row for row in benchmark.on_boards(tasks, {"judge": Known(+1)}, write=False)}  # of all, last
+    assert rows["judge"]["tau"] == rows[benchmark.REPEAT]["tau"] == 1.0
+
+
+def test_the_judge_passes_on_tasks_that_were_measured_twice_and_one_that_leaves_out_waiting_does_not(
+    benchmark, monkeypatch
+):
+    tasks = [task for task in benchmark.measured_tasks() if task.again_ms]
+    assert len(tasks) >= 20
+    *_, of_all = benchmark.gate(tasks, make_cost("simulator", role="judge"))
+    assert of_all["passes"]
+
+    def own_link_alone(self, entry_ms):
+        """Leave when the device's own link is through, whatever the others have to send."""
+        return np.where(True if self.takes_place is None else self.takes_place, entry_ms + self.busy_ms, entry_ms)
+
+    monkeypatch.setattr(link_model._Transfer, "exit_ms", own_link_alone)
+    *_, of_all = benchmark.gate(tasks, make_cost("simulator", role="judge"))
+    assert not of_all["passes"]

@@ -112,7 +112,7 @@ def test_plans_are_measured_together_and_say_how(cost):
         assert 0 <= measured.noise < 10
         assert PlanCost.from_json(measured.to_json()) == measured
     assert apart.session == together.session
-    assert apart.hardware == cost.hardware == cost._groups[2, 2, None].facts[0]["hardware"]
+    assert apart.hardware == cost.hardware == cost._groups[2, 2, None][0].facts[0]["hardware"]
     assert "CPU time" in apart.notes[0]
     assert "modelled for links of 'ethernet' with 4e+09 bytes/s" in apart.notes[1]
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_measured_on_cpus_is_bad_input(cost):
 
 
 def pids(model):
-    return [process.pid for group in model._groups.values() for process in group._processes]
+    return [process.pid for group, _ in model._groups.values() for process in group._processes]
 
 
 @pytest.mark.measured
@@ -224,7 +224,7 @@ def test_a_process_that_dies_or_hangs_fails_its_own_plan_and_all_are_replaced(co
             os.kill(self.pid, number)
 
     monkeypatch.setattr(Child, "send", send_and_signal)
-    monkeypatch.setattr(cost._groups[2, 2, None], "_timeout_s", 3.0 if number == signal.SIGSTOP else 60.0)
+    monkeypatch.setattr(cost._groups[2, 2, None][0], "_timeout_s", 3.0 if number == signal.SIGSTOP else 60.0)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert apart.feasible
     assert together.reason.startswith("could not be measured: device ")

@@ -49,7 +49,10 @@ def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_or
 
 
 def test_a_device_enters_an_exchange_when_its_clock_says_so_and_leaves_with_the_last_one(monkeypatch):
-    """Two devices, this one with 30 ms of work, the other with 10: it enters 20 ms later, on links half as fast."""
+    """Two devices, this one with 30 ms of work, the other with 10: it enters 20 ms later, on links half as fast.
+
+    The machine takes half as long for work as one of pace 1, so exchanges do.
+    """
     from shardgym.costs.fbgemm import step_rank
     from shardgym.costs.fbgemm.namespaces import ShapedLinks
 
@@ -67,8 +70,8 @@ def test_a_device_enters_an_exchange_when_its_clock_says_so_and_leaves_with_the_
             tensor += 0.014
 
     monkeypatch.setattr(step_rank.dist, "all_reduce", agree)
-    links = ShapedLinks.of(WIRE, dilation=2.0)
-    clock = step_rank.Clock(timed_exchanges=True, links=links)
+    links = ShapedLinks.of(WIRE, dilation=1.0)
+    clock = step_rank.Clock(timed_exchanges=True, links=links, pace=0.5)
     clock.work("forward")
     entered = []
     clock.exchange("output_exchange", lambda: entered.append(time.perf_counter()), [0, 0], "its group")
@@ -119,6 +122,16 @@ def test_timed_exchanges_count_as_they_are():
     assert phases_of(TASK, some, None).per_device.tolist() == [[4, 3, 6, 0, 9], [2, 8, 1, 0, 4]]
     late = phases_of(task(topology=WIRE), some, None, with_latency=True).per_device
     np.testing.assert_allclose(late[:, [0, 2, 3]], [[4.5, 6.25, 0.25], [2.5, 1.25, 0.25]])
+
+
+@pytest.mark.parametrize("links", [None, LinkModel(0.5, 0.25, 1.0, "toy", 0.0, 0.0, 1)], ids=["timed", "modelled"])
+def test_a_machine_of_half_the_pace_takes_twice_as_long_for_all_of_a_step(links):
+    problem = task(topology=WIRE)
+    fast = steps(group_ids=[1, 0], forward=[3, 8], output_exchange=[6, 1] if links is None else 0, backward=[9, 4])
+    slow = fast._replace(parts_ms=2 * fast.parts_ms)
+    expected = 2 * phases_of(problem, fast, links, with_latency=links is None).per_device
+    found = phases_of(problem, slow, links, pace=2.0, with_latency=links is None).per_device
+    np.testing.assert_allclose(found, expected)
 
 
 def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():

@@ -69,6 +69,7 @@ def test_rows_of_steps_hold_parts_of_the_device_and_sums_of_the_plan(toys, tmp_p
             assert row[f"{part}_ms"] == pytest.approx(own.width * (1 + PARTS.index(part)) / 100)
         assert row["num_devices"] == len(plan)
         assert row["samples"] == own.batch_size // len(plan)
+        assert row["pace"] == 2
         assert row["plan_shards"] == sum(len(of.shards) for of in held)
         assert row["plan_columns"] == sum(of.width for of in held)
         ids = sum(own.batch_size * shard.ids_per_sample for of in held for shard in of.shards)

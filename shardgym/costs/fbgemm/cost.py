@@ -21,6 +21,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.namespaces import ShapedLinks
+from shardgym.costs.fbgemm.pace import Pace
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import PRELOADED, Workers, kernel_timer, require_fbgemm, step_ranks
@@ -46,18 +47,20 @@ RANKS_PER_CORE = 4
 _GROUPS_KEPT = 2
 
 
-#: Phases and their noise, as in `PlanCost`, and notes.
-Measurement = tuple[Floats, float, tuple[str, ...]]
+#: Phases and their noise, as in `PlanCost`, notes, and the pace of the machine.
+Measurement = tuple[Floats, float, tuple[str, ...], float]
 
 
 class FbgemmCost(CostModel):
     """Measures plans of one task together, interleaved in random order.
 
     On the CPU, work is the CPU time of each device's process in complete training steps. Exchanges are measured between
-    network namespaces that have links of the topology's rate, which takes root; or modelled for such links. On CUDA,
-    complete steps take a GPU for each device; with fewer, the compute of each distinct shard set is timed alone,
-    exchanges of outputs are modelled, and there is none of ids. A plan that cannot be measured costs infinity, with the
-    reason, and does not affect the others. Processes start with the first evaluation and stay until `close`.
+    network namespaces that have links of the topology's rate, which takes root; or modelled for such links. Where work
+    takes longer than on the machine of the shipped simulator, exchanges take as many times longer, so that both weigh
+    the same on all machines and days: this is the `pace` of a cost (`pace.py`). On CUDA, complete steps take a GPU for
+    each device; with fewer, the compute of each distinct shard set is timed alone, exchanges of outputs are modelled,
+    and there is none of ids. A plan that cannot be measured costs infinity, with the reason, and does not affect the
+    others. Processes start with the first evaluation and stay until `close`.
 
     Example:
         >>> with make_cost("fbgemm", device="cpu", rounds=5) as cost:      # doctest: +SKIP
@@ -85,7 +88,7 @@ class FbgemmCost(CostModel):
     """
 
     name: ClassVar[str] = "fbgemm"
-    version: ClassVar[str] = "5"
+    version: ClassVar[str] = "6"
     deterministic: ClassVar[bool] = False
     replicas: ClassVar[bool] = True
     unpooled: ClassVar[bool] = True
@@ -129,7 +132,7 @@ class FbgemmCost(CostModel):
         #: Times kernels where there are fewer GPUs than devices.
         self._timer = kernel_timer(device, seed, timeout_s) if device == "cuda" else None
         #: By number of devices, devices of a fast domain and links.
-        self._groups: dict[tuple[int, int, ShapedLinks | None], Workers] = {}
+        self._groups: dict[tuple[int, int, ShapedLinks | None], tuple[Workers, Pace]] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,7 +164,7 @@ class FbgemmCost(CostModel):
         if self._timer is not None:
             self._timer.close()
         while self._groups:
-            self._groups.popitem()[1].close()
+            self._groups.popitem()[1][0].close()
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Measure plans in rounds, all of them interleaved."""
@@ -185,7 +188,7 @@ class FbgemmCost(CostModel):
             if n in failed:
                 costs.append(self.no_cost(task, f"could not be measured: {failed[n]}"))
                 continue
-            per_device, noise, notes = found[n]
+            per_device, noise, notes, pace = found[n]
             cost = PlanCost(
                 per_device=per_device,
                 cost=self.name,
@@ -193,6 +196,7 @@ class FbgemmCost(CostModel):
                 hardware=hardware,
                 compute="measured",
                 communication=communication,
+                pace=pace,
                 noise=noise,
                 repeats=self._effort["rounds"] * self._effort["iterations"],
                 session=session,
@@ -231,8 +235,9 @@ class FbgemmCost(CostModel):
         shaped = None
         if timed and task.num_devices > 1 and self._device == "cpu":
             shaped = ShapedLinks.of(topology, dilation=namespaces.DILATION, socket_bytes=self._socket_bytes)
-        group = self._group(task.num_devices, topology.fast_domain_size, shaped)
+        group, of_group = self._group(task.num_devices, topology.fast_domain_size, shaped)
         group.start()
+        pace = of_group.now() if self._device == "cpu" else 1.0
         steps, failed = step.time_steps(
             group,
             {n: StepPlan.of(task, plan) for n, plan in enumerate(plans)},
@@ -241,6 +246,7 @@ class FbgemmCost(CostModel):
             seed=self._seed,
             rng=self._rng,
             timed_exchanges=timed,
+            pace=pace,
         )
         self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
         links = None if timed else shipped_model()
@@ -248,10 +254,10 @@ class FbgemmCost(CostModel):
             notes = step_notes(topology, shaped, real_time=all(fact["real_time"] for fact in group.facts))
         else:
             notes = ("complete steps between this machine's GPUs: the links of the task play no part",)
-        return {
-            n: (*step.phases_of(task, done, links, with_latency=shaped is not None, ids_hidden=self._ids_hidden), notes)
-            for n, done in steps.items()
-        }, failed
+        phases_of = functools.partial(
+            step.phases_of, pace=pace, with_latency=shaped is not None, ids_hidden=self._ids_hidden
+        )
+        return {n: (*phases_of(task, done, links), notes, pace) for n, done in steps.items()}, failed
 
     def _kernels(
         self, timer: Workers, task: ShardingTask, plans: Sequence[ShardingPlan]
@@ -275,17 +281,20 @@ class FbgemmCost(CostModel):
             of_links = f"communication from the link model of '{task.topology.interconnect}'"
             phases = functools.partial(_kernel_phases, times, transfer)
             noise = relative_error(phases, len(times))
-            found[n] = phases(), noise, tuple(dict.fromkeys([*of_devices, of_links]))
+            found[n] = phases(), noise, tuple(dict.fromkeys([*of_devices, of_links])), 1.0
         return found, failed
 
-    def _group(self, size: int, domain_size: int, links: ShapedLinks | None) -> Workers:
+    def _group(self, size: int, domain_size: int, links: ShapedLinks | None) -> tuple[Workers, Pace]:
         """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`."""
         key = (size, domain_size, links)
-        group = self._groups.pop(key, None) or step_ranks(size, self._device, self._timeout_s, domain_size, links)
-        self._groups[key] = group
+        found = self._groups.pop(key, None)
+        if found is None:
+            group = step_ranks(size, self._device, self._timeout_s, domain_size, links)
+            found = group, Pace(group, size)
+        self._groups[key] = found
         while len(self._groups) > _GROUPS_KEPT:
-            self._groups.pop(next(iter(self._groups))).close()
-        return group
+            self._groups.pop(next(iter(self._groups)))[0].close()
+        return found
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
         if self._device == "cpu":

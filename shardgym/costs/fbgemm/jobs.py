@@ -109,6 +109,13 @@ class TimingJob(NamedTuple):
     iterations: int
 
 
+class ReferenceJob(NamedTuple):
+    """A message to all ranks of complete steps: kernels that each of them times alone, while the others do the same."""
+
+    #: Of each rank.
+    of_ranks: tuple[tuple[TimingJob, ...], ...]
+
+
 class StepTimes(NamedTuple):
     """The answer to a `TimingJob`."""
 

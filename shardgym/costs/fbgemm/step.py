@@ -67,6 +67,8 @@ class StepJob(NamedTuple):
     seed: int
     #: Whether devices enter exchanges when their clocks say so, and their time counts.
     timed_exchanges: bool
+    #: Of the machine, see `shardgym.costs.fbgemm.pace`.
+    pace: float
 
 
 class RankSteps(NamedTuple):
@@ -99,6 +101,7 @@ def time_steps(
     seed: int,
     rng: random.Random,
     timed_exchanges: bool,
+    pace: float,
 ) -> tuple[dict[int, PlanSteps], dict[int, str]]:
     """Run steps of all plans, by number, in rounds of random order.
 
@@ -114,7 +117,7 @@ def time_steps(
     failed: dict[int, str] = {}
     for n in interleaved(list(plans), rounds, rng, failed):
         start = first_batch + len(samples[n]) * per_round
-        job = StepJob(plans[n], tuple(range(start, start + per_round)), warmups, seed, timed_exchanges)
+        job = StepJob(plans[n], tuple(range(start, start + per_round)), warmups, seed, timed_exchanges, pace)
         try:
             if group.device == "cpu":
                 require_memory(job)
@@ -164,6 +167,7 @@ def phases_of(
     steps: PlanSteps,
     links: LinkModel | None,
     *,
+    pace: float = 1.0,
     with_latency: bool = False,
     ids_hidden: bool = False,
 ) -> StepPhases:
@@ -173,6 +177,7 @@ def phases_of(
         task: batch size, precision and, for modelled exchanges, the topology.
         steps: what was measured.
         links: prices exchanges; None where they were timed.
+        pace: of the machine, see `shardgym.costs.fbgemm.pace`.
         with_latency: whether exchanges that were timed also take the latency of the topology's links, which those
             between network namespaces do not have.
         ids_hidden: whether `noise` is that of totals without the exchange of ids.
@@ -183,15 +188,15 @@ def phases_of(
     def phases(parts: Floats) -> Floats:
         ms = _typical(parts)
         for part in sent if with_latency else ():
-            ms[:, PARTS.index(part)] += _rounds(part) * latency_ms(task.topology, sent[part])
+            ms[:, PARTS.index(part)] += pace * _rounds(part) * latency_ms(task.topology, sent[part])
         if links is not None:
-            clocks = np.zeros(len(ms))
+            clocks = np.zeros(len(ms))  # at the pace of the link model, 1
             for number, part in enumerate(PARTS):
                 through_ms = clocks
                 for _ in range(_rounds(part) if part in sent else 0):
                     through_ms = links.exit_ms(task.topology, through_ms, sent[part], _groups(task, part))
-                ms[:, number] += through_ms - clocks
-                clocks = clocks + ms[:, number]
+                ms[:, number] += pace * (through_ms - clocks)
+                clocks = clocks + ms[:, number] / pace
         return np.stack([ms[:, phase == _PHASES].sum(axis=1) for phase in range(5)], axis=1)
 
     noise = relative_error(lambda rows: phases(steps.parts_ms[rows])[:, first:], len(steps.parts_ms))

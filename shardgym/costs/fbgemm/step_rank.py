@@ -20,8 +20,10 @@ import torch
 import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.cuda import gpu_tag
-from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
+from shardgym.costs.fbgemm.jobs import ReferenceJob, ShardSet, ShardSpec
+from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer
 from shardgym.costs.fbgemm.namespaces import ShapedLinks, join_network
 from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
@@ -48,17 +50,19 @@ class Clock:
 
     Args:
         timed_exchanges: whether devices enter an exchange as far apart as their clocks are.
-        links: that are emulated; None for those that the devices have. Seconds between these count as seconds over
-            `links.dilation`.
+        links: that are emulated; None for those that the devices have. Over emulated links `links.dilation` seconds
+            count as one at pace 1.
+        pace: of the machine. Work takes so much longer on it than at pace 1, so exchanges over emulated links do.
     """
 
-    def __init__(self, timed_exchanges: bool, links: ShapedLinks | None = None) -> None:
+    def __init__(self, timed_exchanges: bool, links: ShapedLinks | None = None, pace: float = 1.0) -> None:
         #: Of all parts so far, 0 of those that the plan has not.
         self.parts_ms = dict.fromkeys(PARTS, 0.0)
         #: To every rank in each exchange so far.
         self.sent_bytes: dict[str, Sequence[int]] = {}
         self._timed = timed_exchanges
         self._links = links
+        self._dilation = 1.0 if links is None else links.dilation / pace
         self._on_gpu = torch.get_default_device().type == "cuda"
         self._begin_s = self._worked_s()
 
@@ -87,11 +91,10 @@ class Clock:
             run()
             self._add(part, 0.0)
             return
-        dilation = 1.0 if self._links is None else self._links.dilation
         now_s = sum(self.parts_ms.values()) / 1e3
         agreed = torch.tensor([-now_s, time.perf_counter() + _LEAD_S], dtype=torch.float64, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-        enter_s = float(agreed[1]) + dilation * (now_s + float(agreed[0]))
+        enter_s = float(agreed[1]) + self._dilation * (now_s + float(agreed[0]))
         time.sleep(max(0.0, enter_s - time.perf_counter()))
         run()
         self._wait_for_gpu()
@@ -99,7 +102,7 @@ class Clock:
         if self._links is not None:
             dist.all_reduce(through_s, op=dist.ReduceOp.MAX, group=group)
         dist.all_reduce(agreed)  # all groups are through
-        self._add(part, (float(through_s) - enter_s) / dilation)
+        self._add(part, (float(through_s) - enter_s) / self._dilation)
 
     def _add(self, part: str, seconds: float) -> None:
         self.parts_ms[part] = 1e3 * seconds
@@ -138,11 +141,17 @@ class StepRank:
         self._domains = domains
         on_gpu = torch.get_default_device().type == "cuda"
         memory = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
+        self._kernels = Measurer(CpuBackend(), seed=0)
         self._drawn: LRUCache[Any, TableIds] = LRUCache(int(memory * _FOR_IDS), tensor_bytes)
 
-    def __call__(self, job: StepJob) -> RankSteps:
-        """Run the steps of a plan; raises `InputError` about ids on all ranks, before they talk."""
+    def __call__(self, job: StepJob | ReferenceJob) -> RankSteps | list[Floats]:
+        """Run the steps of a plan; raises `InputError` about ids on all ranks, before they talk.
+
+        The answer to a `ReferenceJob` are forward and backward ms of this rank's jobs, each of shape (iterations, 2).
+        """
         keep_freed_memory()
+        if isinstance(job, ReferenceJob):
+            return [self._kernels(own).times for own in job.of_ranks[self._number]]
         samples = samples_per_device(job.plan.example.batch_size, job.plan.num_devices).tolist()
         features = [self._features(job, samples, batch) for batch in job.batches]
         plan = PlanOnRank(job.plan, samples, self._number, self._domains)
@@ -150,7 +159,7 @@ class StepRank:
         gc.disable()
         try:
             for looked_up in features:
-                clock = Clock(job.timed_exchanges, self._links)
+                clock = Clock(job.timed_exchanges, self._links, job.pace)
                 plan.step(looked_up, clock)
                 clocks.append(clock)
         finally:

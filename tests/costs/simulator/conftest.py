@@ -77,8 +77,8 @@ def step_rows(rng, role: str, pool: list[EmbeddingTable], plans: int, repeats: i
         on = rng.integers(0, devices, len(tables))
         samples = BATCH // devices
         of_plan = {
-            "plan": f"{role}/{n}/0", "num_devices": devices, "samples": samples, "plan_shards": len(tables),
-            "plan_ids": BATCH * sum(t.pooling_factor for t in tables),
+            "plan": f"{role}/{n}/0", "num_devices": devices, "samples": samples, "pace": 1.0,
+            "plan_shards": len(tables), "plan_ids": BATCH * sum(t.pooling_factor for t in tables),
             "plan_columns": sum(t.embedding_dim for t in tables), "role": role,
         }  # fmt: skip
         for repeat, device in itertools.product(range(repeats), sorted(set(on.tolist()))):

@@ -34,7 +34,7 @@ def test_rows_come_back_as_they_were_written(made_up_rows, write_samples, tmp_pa
     together = read_steps(tmp_path / "a", tmp_path / "b")
     assert set(together.compute.collection) == {"a/steps.parquet", "b/steps.parquet"}
     tested, expected = together.of("test"), [row for row in steps if row["role"] == "test"]
-    for name in ("samples", "plan_shards", "plan_ids", "plan_columns"):
+    for name in ("pace", "samples", "plan_shards", "plan_ids", "plan_columns"):
         assert getattr(tested, name).tolist() == [row[name] for row in expected]
     assert tested.parts_ms.tolist() == [[row[f"{part}_ms"] for part in STEP_PARTS] for row in expected]
 
@@ -149,3 +149,20 @@ def test_the_pace_of_a_day_is_found_and_divided_by(made_up_rows, data_folder, wr
     expected += [(row["forward_ms"] / FORWARD, row["backward_ms"] / BACKWARD) for row in days["compute-slow"]]
     np.testing.assert_allclose(at_one_pace(before, found).compute.ms, expected, rtol=0.03)
     assert paces_of(load_data(data_folder)) == {}
+
+
+def test_steps_are_taken_to_the_pace_1_by_the_median_of_what_was_measured_beside_them(
+    made_up_rows, write_samples, tmp_path
+):
+    expected = load_data(write_samples(tmp_path / "a", made_up_rows)).steps
+    times = ("forward_ms", "backward_ms", *(f"{part}_ms" for part in STEP_PARTS))
+    paces = [1.4, 1.5, 9.0]
+    rows = [
+        row | {"pace": paces[n % 3]} | {name: 1.5 * row[name] for name in times}
+        for n, row in enumerate(made_up_rows["steps"])
+    ]
+    data = load_data(write_samples(tmp_path / "b", made_up_rows | {"steps": rows}))
+    found = at_one_pace(data, paces_of(data)).steps
+    np.testing.assert_allclose(found.compute.ms, expected.compute.ms)
+    np.testing.assert_allclose(found.parts_ms, expected.parts_ms)
+    assert (found.pace == 1).all()

@@ -1,23 +1,27 @@
 """The simulator against the boards that the measured cost of today judged: how it orders the plans of solvers.
 
     python benchmarks/simulator.py [--write] [--json]
+    sudo python benchmarks/simulator.py --measure N      # the plans of the first N tasks of each board again
 
 Most of these plans are good, so this is what differences between solvers rest on. Printed are, of the weights that
-ship, of the roofline, and of another measurement where a suite was measured twice: the mean over tasks of Kendall's
-tau, and the share of close pairs in the measured order. --write keeps the figures as `agreement.json` next to the
-weights, from where simulated boards print them. Fresh plans are measured by `benchmarks/validity.py`.
+ship, of the roofline, and of another measurement: the mean over tasks of Kendall's tau, and the share of close pairs in
+the measured order. Then, of the tasks that were measured twice, by how much the judge's tau is above that of the
+second measurement, and what phases take as measured over what the judge predicts at the pace of the run. --write keeps
+the figures as `agreement.json` next to the weights, from where simulated boards print them. What --measure found is
+in `second_measurement.csv`. Fresh plans are measured by `benchmarks/validity.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -25,9 +29,11 @@ import numpy as np
 from scipy.stats import kendalltau
 from tabulate import tabulate
 
-from shardgym import ShardingPlan, make_cost
+from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
+from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm.cost import FbgemmCost
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, REPEAT, Agreement, ModelAgreement
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.leaderboard import Board, load_boards
@@ -35,59 +41,125 @@ from shardgym.machine import utc_now
 
 _ALL = "all of these"
 LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
+SECOND = Path(__file__).with_name("second_measurement.csv")
+#: How far below a second measurement the tau of a judge may be.
+ALLOWANCE = 0.03
+_RESAMPLES = 2000
 #: Fewer plans of a task have no order worth the name.
 _LEAST_PLANS = 3
 
 
+class Measured(NamedTuple):
+    """A task of a board."""
+
+    suite: str
+    hardware: str
+    task: ShardingTask
+    #: Of its distinct plans; and their totals in ms when they were measured again, {} if they were not.
+    costs: dict[ShardingPlan, PlanCost]
+    again_ms: dict[ShardingPlan, float]
+
+
 def main() -> None:
-    """Compare, and print."""
+    """Compare, or measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
+    parser.add_argument(
+        "--measure", type=int, metavar="N", help="measure plans of the first N tasks of each board again"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = on_boards(write=options.write)
-    print(json.dumps(rows, indent=2) if options.json else tabulate(rows, headers="keys", floatfmt=".3f"))
+    if options.measure is not None:
+        measure_again(options.measure)
+        return
+    tasks = measured_tasks()
+    models = {
+        "oracle": make_cost("simulator"),
+        "roofline": make_cost("roofline"),
+        "judge": make_cost("simulator", role="judge"),
+    }
+    tables = {
+        "agreement": on_boards(tasks, models, write=options.write),
+        "gate": gate(tasks, models["judge"]),
+        "levels": levels(tasks, models["judge"]),
+    }
+    if options.json:
+        print(json.dumps(tables, indent=2))
+    else:
+        print("\n\n".join(tabulate(rows, headers="keys", floatfmt=".3f") for rows in tables.values()))
 
 
-def on_boards(*, write: bool) -> list[dict[str, Any]]:
-    """Return how models rank the distinct plans of each task of measured boards, by processor and of all."""
-    judge = make_cost("simulator", role="judge")
-    models = {"oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": judge}
-    version = FbgemmCost.version
+def measured_tasks() -> list[Measured]:
+    """Return the tasks of all boards of today's measured cost."""
+    again: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    if SECOND.exists():
+        with SECOND.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                again[row["suite"], int(row["task"])][row["plan"]] = float(row["total_ms"])
+    found = []
+    for board in load_boards([LEADERBOARDS]):
+        if (board.run.judge, board.run.judge_version) != ("fbgemm", FbgemmCost.version):
+            continue
+        for number, costs in costs_of_plans(board).items():
+            task = board.task(number)
+            if task is not None:
+                twice = again[board.run.suite, number]
+                again_ms = {plan: twice[plan.digest] for plan in costs if plan.digest in twice}
+                found.append(Measured(board.run.suite, board.run.hardware, task, costs, again_ms))
+    return found
+
+
+def measure_again(count: int) -> None:
+    """Measure the plans of the first tasks of each board, as the board did, and keep the totals."""
+    rows = []
+    for board in load_boards([LEADERBOARDS]):
+        if (board.run.judge, board.run.judge_version) != ("fbgemm", FbgemmCost.version):
+            continue
+        with make_cost("fbgemm", **board.run.judge_settings) as cost:
+            for number, costs in sorted(costs_of_plans(board).items())[:count]:
+                task = board.task(number)
+                assert task is not None
+                for plan, found in zip(costs, cost.evaluate(task, list(costs)), strict=True):
+                    row = {"suite": board.run.suite, "task": number, "plan": plan.digest}
+                    rows.append(row | {"total_ms": f"{found.total_ms:.5f}", "pace": f"{found.pace:.4f}"})
+                print(f"{board.run.suite}/{number}: {len(costs)} plans, pace {found.pace:.3f}", flush=True)
+    with SECOND.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def on_boards(tasks: list[Measured], models: Mapping[str, CostModel], *, write: bool) -> list[dict[str, Any]]:
+    """Return how models, and a second measurement, rank the distinct plans of tasks, by suite and of all."""
     taus: dict[tuple[str, str], list[float]] = defaultdict(list)
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    boards = [
-        board
-        for board in load_boards([LEADERBOARDS])
-        if board.run.judge == "fbgemm" and board.run.judge_version == version
-    ]
-    for board in boards:
-        for number, of_plans in ms_of_plans(board).items():
-            task = board.task(number)
-            if task is None:
-                continue
-            guesses = [[cost.total_ms for cost in model.evaluate(task, list(of_plans))] for model in models.values()]
-            # Models are held against the same plans: those that all of them price.
-            priced = np.isfinite(guesses).all(axis=0)
-            if priced.sum() < _LEAST_PLANS:
-                continue
-            real = np.array(list(of_plans.values()))[priced]
-            for name, guess in zip(models, np.array(guesses)[:, priced], strict=True):
-                tau, alike = rank_agreement(guess, real, CLOSE)
-                for hardware in (board.run.hardware, _ALL):
-                    taus[name, hardware].append(tau)
-                    right[name, hardware] += alike
-    for one, other in itertools.permutations(boards, 2):
-        if one.run.suite == other.run.suite:
-            for tau, alike in agreement_of_measurements(one, other):
-                taus[REPEAT, _ALL].append(tau)
-                right[REPEAT, _ALL] += alike
+
+    def add(name: str, suite: str, ms: Floats, real: Floats) -> None:
+        tau, alike = rank_agreement(ms, real, CLOSE)
+        for of in (suite, _ALL):
+            taus[name, of].append(tau)
+            right[name, of] += alike
+
+    for measured in tasks:
+        guesses = [
+            [c.total_ms for c in model.evaluate(measured.task, list(measured.costs))] for model in models.values()
+        ]
+        # Models are held against the same plans: those that all of them price.
+        priced = np.isfinite(guesses).all(axis=0)
+        if priced.sum() < _LEAST_PLANS:
+            continue
+        real = np.array([cost.total_ms for cost in measured.costs.values()])
+        for name, guess in zip(models, np.array(guesses), strict=True):
+            add(name, measured.suite, guess[priced], real[priced])
+        if len(measured.again_ms) >= _LEAST_PLANS:
+            add(REPEAT, measured.suite, *_twice(measured))
     rows: list[dict[str, Any]] = [
         {
-            "cost": name, "measured on": hardware, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
-            "close pairs": len(right[name, hardware]), "of them right": float(np.mean(right[name, hardware])),
+            "cost": name, "suite": suite, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
+            "close pairs": len(right[name, suite]),
+            "of them right": float(np.mean(right[name, suite])) if right[name, suite] else None,
         }
-        for (name, hardware), of_tasks in sorted(taus.items(), key=lambda item: (item[0][1] == _ALL, item[0][1]))
+        for (name, suite), of_tasks in sorted(taus.items(), key=lambda item: (item[0][1] == _ALL, item[0][1]))
     ]  # fmt: skip
     if write:
         path = find_weights(None, "oracle", None).parent / AGREEMENT
@@ -96,31 +168,78 @@ def on_boards(*, write: bool) -> list[dict[str, Any]]:
                 row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
             )
             for row in rows
-            if row["measured on"] == _ALL
+            if row["suite"] == _ALL
         }
-        boards_of = tuple(sorted({hardware for _, hardware in taus} - {_ALL}))
-        found = Agreement(len(taus["judge", _ALL]), boards_of, utc_now(), of_all)
+        machines = tuple(sorted({measured.hardware for measured in tasks}))
+        found = Agreement(len(taus["judge", _ALL]), machines, utc_now(), of_all)
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
     return rows
 
 
-def ms_of_plans(board: Board) -> dict[int, dict[ShardingPlan, float]]:
-    """Return the cost of every distinct plan by task of the board, in ms."""
-    found: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+def gate(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
+    """Return by suite, and of all tasks that were measured twice, how the judge's tau compares with a repeat's.
+
+    "ahead" is the mean difference, with an interval of 95 % by a bootstrap over tasks. The judge passes where it is at
+    least minus `ALLOWANCE`.
+    """
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for measured in tasks:
+        if len(measured.again_ms) < _LEAST_PLANS:
+            continue
+        again, real = _twice(measured)
+        guess = np.array([cost.total_ms for cost in judge.evaluate(measured.task, list(measured.again_ms))])
+        both = rank_agreement(guess, real, CLOSE)[0], rank_agreement(again, real, CLOSE)[0]
+        for suite in (measured.suite, _ALL):
+            found[suite].append(both)
+    rng = np.random.default_rng(0)
+    rows = []
+    for suite, of_tasks in sorted(found.items(), key=lambda item: (item[0] == _ALL, item[0])):
+        taus = np.array(of_tasks)
+        ahead = taus[:, 0] - taus[:, 1]
+        means = ahead[rng.integers(0, len(ahead), (_RESAMPLES, len(ahead)))].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975]).tolist()
+        rows.append({
+            "suite": suite, "tasks": len(taus), "judge": float(taus[:, 0].mean()), "repeat": float(taus[:, 1].mean()),
+            "ahead": float(ahead.mean()), "from": low, "to": high, "passes": bool(ahead.mean() >= -ALLOWANCE),
+        })  # fmt: skip
+    return rows
+
+
+def levels(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
+    """Return by suite what phases take as measured over what the judge predicts at that pace, medians over tasks.
+
+    Of each task it is the mean over devices and plans; the total is that of the slowest device.
+    """
+    found: dict[str, list[Floats]] = defaultdict(list)
+    for measured in tasks:
+        real = list(measured.costs.values())
+        guesses = judge.evaluate(measured.task, list(measured.costs))
+        guesses = [guess.at_pace(cost.pace) for guess, cost in zip(guesses, real, strict=True)]
+        sums = [
+            np.array([*sum(cost.per_device.mean(axis=0) for cost in costs), sum(cost.total_ms for cost in costs)])
+            for costs in (real, guesses)
+        ]
+        found[measured.suite].append(sums[0] / sums[1])
+    names = [*(name.replace("_", " ") for name in PHASES), "total"]
+    return [
+        {"suite": suite, "tasks": len(ratios)} | dict(zip(names, np.median(ratios, axis=0).tolist(), strict=True))
+        for suite, ratios in sorted(found.items())
+    ]
+
+
+def _twice(measured: Measured) -> tuple[Floats, Floats]:
+    """Return what the plans that were measured again took then, and before."""
+    real = [measured.costs[plan].total_ms for plan in measured.again_ms]
+    return np.array(list(measured.again_ms.values())), np.array(real)
+
+
+def costs_of_plans(board: Board) -> dict[int, dict[ShardingPlan, PlanCost]]:
+    """Return the cost of every distinct plan by task of the board."""
+    found: dict[int, dict[ShardingPlan, PlanCost]] = defaultdict(dict)
     for result in board.results:
         if result.plan is not None and result.cost is not None and result.cost.feasible:
-            found[result.task_index].setdefault(result.plan, result.total_ms)
+            found[result.task_index].setdefault(result.plan, result.cost)
     return found
-
-
-def agreement_of_measurements(one: Board, other: Board) -> Iterator[tuple[float, list[bool]]]:
-    """Yield what `rank_agreement` says of two boards of one suite for each task of which both have several plans."""
-    others = ms_of_plans(other)
-    for task, of_plans in ms_of_plans(one).items():
-        plans = [plan for plan in of_plans if plan in others[task]]
-        if len(plans) > 1:
-            costs = [np.array([measured[plan] for plan in plans]) for measured in (of_plans, others[task])]
-            yield rank_agreement(costs[1], costs[0], CLOSE)
 
 
 def rank_agreement(ms: Floats, reference_ms: Floats, close: float) -> tuple[float, list[bool]]:

@@ -272,7 +272,10 @@ class _Measuring:
             self._groups[size] = ranks, Pace(ranks, size)
         group, pace = self._groups[size]
         group.start()
-        now = pace.now()
+        try:
+            now = pace.now()
+        except MeasurementError as error:
+            return [], str(error)
         found, failed = step.time_steps(
             group,
             {n: StepPlan(plan) for n, plan in enumerate(plans)},

@@ -112,11 +112,13 @@ def test_a_cost_without_ids_says_by_its_times_when_devices_wait(hardware):
     cost = make_cost("roofline", hardware=hardware)
     plan = lopsided(COMPUTE, "lookups and columns")
     (found,) = cost.evaluate(COMPUTE, [plan])
-    _, forward, _, backward_comm, backward = found.per_device.T
+    _, forward, forward_comm, backward_comm, backward = found.per_device.T
     busy = forward if hardware == "cpu-core" else forward + backward + backward_comm
     bottleneck = find_bottleneck(found, pooled_widths(COMPUTE, plan))
     assert bottleneck.wait_ms == pytest.approx(wait_ms(busy))
-    assert bottleneck.exchange_ms == pytest.approx(2 * backward_comm)
+    assert bottleneck.exchange_ms == pytest.approx(forward_comm - wait_ms(busy) + backward_comm)
+    # On a core all leave with the last one, and what is no wait is the same for all of them.
+    assert np.ptp(bottleneck.exchange_ms) < 1e-9 or hardware == "a100"
     last, slowest_after = int(busy.argmax()), int((found.device_ms - bottleneck.wait_ms - busy).argmax())
     assert bottleneck.device in (last, slowest_after)
 

@@ -110,8 +110,8 @@ def test_times_of_rows_are_those_of_the_busier_direction_of_the_busier_link():
     transfer = (np.array([0.02, 0.05]) + busier / np.array([4e9, 1e9]) * 1e3).max(axis=1)
     forward = cost.per_device[:, 2]
     enters = cost.per_device[:, 0] + cost.per_device[:, 1]
-    np.testing.assert_allclose(forward, enters.max() - enters + transfer, rtol=1e-12)
-    copied = cost.per_device[:, 3] - transfer
+    np.testing.assert_allclose(forward, (enters + transfer).max() - enters, rtol=1e-12)
+    copied = cost.per_device[:, 3] - transfer.max()
     # Replicas exchange gradients of all their rows: 2 (n - 1) / n of the bytes cross each link of a ring.
     num_bytes = dict.fromkeys((8, 4, 2, 1), 0)
     for shard in plan.on(0):
@@ -160,7 +160,9 @@ def test_by_expectation_plans_take_what_roofline_says(kind, pooling, dedup):
         assert {plan.kind_of(table.name, task) for table in task.tables} == {kind}
     [ours] = make_cost("replay", ids="expected").evaluate(task, [plan])
     [roofline] = make_cost("roofline").evaluate(task, [plan])
-    np.testing.assert_allclose(ours.per_device[:, [1, 3, 4]], roofline.per_device[:, [1, 3, 4]], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(ours.per_device[:, [1, 4]], roofline.per_device[:, [1, 4]], rtol=1e-9, atol=1e-12)
+    # With ids in the step all wait for the exchange of the busiest device, for which roofline lets nobody wait on GPUs.
+    np.testing.assert_allclose(ours.per_device[:, 3].max(), roofline.per_device[:, 3].max(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("dedup", [False, True])

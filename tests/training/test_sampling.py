@@ -38,7 +38,7 @@ def test_draws_do_not_change(shard_sets, tasks):
     drawn = [(held.batch_size, held.precision, held.width, len(held.shards)) for held in shard_sets[:4]]
     assert drawn == [(512, "fp16", 16, 3), (4096, "fp16", 620, 7), (8192, "fp16", 28, 4), (256, "fp32", 8, 1)]
     widths = [[held and held.width for held in plan] for plan in tasks["judge"][2][:2]]
-    assert widths == [[4, 8, None, 100, 8, 20, 4, 64], [32, 8, 64, 4, 8, 16, 8, 68]]
+    assert widths == [[88, 12, 244, 68, 88, 264, None, None], [36, 40, 180, 48, 112, 124, 60, 164]]
 
 
 def test_every_axis_reaches_near_its_ends_and_stays_within(shard_sets):
@@ -131,7 +131,7 @@ def test_tasks_cover_devices_batches_types_and_optimisers_within_limits(tasks):
     assert {shard_set.optimizer for shard_set in held} == CPU_OPTIMIZERS
     batches = [shard_set.batch_size for shard_set in held]
     assert min(batches) < 8192 < max(batches)
-    usual = [(s.batch_size, s.precision, s.optimizer) == (8192, "fp32", "exact_sgd") for s in held]
+    usual = [(s.batch_size, s.precision) == (8192, "fp32") and s.optimizer != "adagrad" for s in held]
     assert 0.3 < np.mean(usual) < 0.8
     for plans, one in zip(found, held, strict=True):
         shards = [shard for held in plans[0] if held for shard in held.shards]

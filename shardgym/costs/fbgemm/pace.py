@@ -31,7 +31,6 @@ from shardgym.tables.table import EmbeddingTable, ZipfIds
 _AGAIN_S = 60.0
 _FIRST = 3
 _KEPT = 9
-_ROUNDS = 2
 _WARMUPS = 1
 _ITERATIONS = 3
 
@@ -86,10 +85,9 @@ def time_reference(group: Workers, num_devices: int) -> Floats:
     jobs = [TimingJob(_shard_set(number), _WARMUPS, _ITERATIONS) for number in range(_SETS)]
     job = ReferenceJob(tuple(tuple(jobs[number] for number in of_device) for of_device in numbers.T))
     logs_ms: list[list[float]] = [[] for _ in jobs]
-    for _ in range(_ROUNDS):
-        for of_device, answers in zip(numbers.T, group.ask(job), strict=True):
-            for number, times in zip(of_device, answers, strict=True):
-                logs_ms[number].append(float(np.log(np.median(times.sum(axis=1)))))
+    for of_device, answers in zip(numbers.T, group.ask(job), strict=True):
+        for number, times in zip(of_device, answers, strict=True):
+            logs_ms[number].append(float(np.log(np.median(times.sum(axis=1)))))
     return np.exp([np.mean(of_set) for of_set in logs_ms])
 
 

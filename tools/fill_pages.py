@@ -198,9 +198,9 @@ def model_summary(name: str) -> str:
         for part, title in _PARTS.items() if part in cards["oracle"].errors
     ]  # fmt: skip
     parts = [
-        f"Trained on {oracle['compute']:,} measurements of shard sets alone and {oracle['steps']:,} of devices in "
-        f"complete steps (the judge on {judge['compute']:,} and {judge['steps']:,}). Mean absolute error of a "
-        "prediction on tables that no role learned from, and of one measurement against its own repeat:",
+        f"Trained on {oracle['steps']:,} measurements of devices in complete steps (the judge on {judge['steps']:,}). "
+        "Mean absolute error of a prediction on tables that no role learned from, and of one measurement against its "
+        "own repeat:",
         tabulate(errors, headers="keys", tablefmt="github", disable_numparse=True),
     ]
     found = shipped_agreement(name)

@@ -69,7 +69,7 @@ def test_shipped_weights_are_described_by_their_cards(tool):
     name = next(SHIPPED.glob("*/oracle.json")).parent.name
     card = ModelCard.load(SHIPPED / name / "judge.json")
     text = tool.model_summary(name)
-    assert f"(the judge on {card.samples['compute']:,} and {card.samples['steps']:,})" in text
+    assert f"(the judge on {card.samples['steps']:,})" in text
     assert f" {100 * card.errors['step_work']['mape']:.1f} %" in text
 
 

@@ -106,10 +106,10 @@ class GpuCost(CostModel):
     host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us. Arguments are
     the fields of `GpuSettings`.
 
-    Of NCCL it assumes that an exchange begins for all devices when the last one has entered, and that a device leaves
-    when its own links are through. With what a rank sends far larger than NCCL's buffers it should leave when its peers
-    have taken that in, so about when the busiest link of all is through (`shardgym.costs.link_model`):
-    devices that exchange little then begin their backward pass later than is said here, the busiest one does not.
+    Of NCCL it assumes that an exchange begins for all devices when the last one has entered. With ids in the step all
+    leave it when the busiest link is through, as what a rank sends is far larger than NCCL's buffers. Where ids are
+    hidden a device leaves when its own links are through, see `shardgym.costs.links.exchange_times`: times of devices
+    with little to exchange are then too short, that of the step is the same.
 
     Raises:
         UnknownNameError: no such card.

@@ -212,9 +212,9 @@ def levels(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
     """
     found: dict[str, list[Floats]] = defaultdict(list)
     for measured in tasks:
-        real = list(measured.costs.values())
-        guesses = judge.evaluate(measured.task, list(measured.costs))
-        guesses = [guess.at_pace(cost.pace) for guess, cost in zip(guesses, real, strict=True)]
+        pairs = zip(judge.evaluate(measured.task, list(measured.costs)), measured.costs.values(), strict=True)
+        priced = [(guess.at_pace(cost.pace), cost) for guess, cost in pairs if guess.feasible]
+        guesses, real = zip(*priced, strict=True)
         sums = [
             np.array([*sum(cost.per_device.mean(axis=0) for cost in costs), sum(cost.total_ms for cost in costs)])
             for costs in (real, guesses)

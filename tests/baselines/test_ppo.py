@@ -85,7 +85,8 @@ def test_by_competing_alone_a_policy_gets_better(monkeypatch):
 def test_the_decisions_that_lead_to_a_plan_are_found(network):
     """Played again, they end with the same contents of all devices; there are no more halvings than the limit."""
     cost = make_cost("simulator")
-    followed = cut = 0
+    followed = 0
+    most_cut = (0, None, None)
     for task in training_tasks(["dlrm4-v2", "tight8-v2"], 8):
         episodes = Episodes(task, cost, "lookup", splits=16)
         plan = NeuroShard().solve(task, cost)
@@ -103,12 +104,10 @@ def test_the_decisions_that_lead_to_a_plan_are_found(network):
                 np.testing.assert_allclose(values[0], observation[name], atol=1e-6)
             observation, _, _, _, info = env.step(action)
         assert contents(info["plan"], task) == contents(plan, task)
-        halvings = len(plan.shards) - task.num_tables
-        if halvings > 1:
-            assert Episodes(task, cost, "lookup", splits=halvings - 1).follow(plan) == []
-            cut += 1
+        most_cut = max(most_cut, (len(plan.shards) - task.num_tables, task, plan), key=lambda of_task: of_task[0])
     assert followed > 4
-    assert cut > 2
+    _, task, plan = most_cut
+    assert Episodes(task, cost, "lookup", splits=1).follow(plan) == []
 
 
 @pytest.mark.parametrize("suite", ["dlrm8-gpu-v1", "nodes16-v1"])

@@ -98,10 +98,10 @@ def phases_us(
     for (card, pooled), group in alike.items():
         tables = np.array([row.tables for row in group])
         sizes = _joined(tuple(group), pooled)
-        shards = HostShards(
-            np.array([row.kind == "host memory" for row in group]), np.array([row.kind == "cached" for row in group]),
-            np.array([_missed_share(row) if row.kind == "cached" else 0.0 for row in group]), CARDS[card].host,
-        )  # fmt: skip
+        in_host = np.array([row.kind in ("host memory", "cached") for row in group])
+        fetched = np.array([_missed_share(row) if row.kind == "cached" else 0.0 for row in group])
+        bypassed = np.array([float(row.kind == "host memory") for row in group])
+        shards = HostShards(in_host, fetched, bypassed, bypassed, CARDS[card].host)
         work = shard_work_with_host(CARDS[card], sizes, shards, kernels, host) * tables[:, None]
         passes = np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels)], axis=-1)
         passes = passes + host_ms(work, host)

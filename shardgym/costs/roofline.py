@@ -17,7 +17,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.shard_keys import ShardKey, cache_missed_share
+from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
@@ -160,8 +160,8 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     """Return what rows of a shard in the memory of the host add, forward and backward, in ms.
 
     Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
-    distinct rows that it has not got are read, and states are read and written. Both directions work at once, each with
-    as many bytes per second as the bus has.
+    that is so of rows that it has no room for; others that it has not got are read, and states are read and written.
+    Both directions work at once, each with as many bytes per second as the bus has.
     """
     if key.compute_kernel == "fused":
         return 0.0, 0.0
@@ -170,10 +170,10 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     row_bytes = key.columns * ELEMENT_BYTES[task.precision_of(table)]
     state_bytes = 4 * (per_weight * key.columns + per_row)
     distinct = distinct_rows(table, task.batch_size, *key.row_range)
-    if key.compute_kernel == "fused_uvm":
-        return looked_up(task, key) * row_bytes / bus * 1e3, distinct * (row_bytes + state_bytes) / bus * 1e3
-    missed = distinct * cache_missed_share(task, key)
-    return missed * row_bytes / bus * 1e3, distinct * state_bytes / bus * 1e3
+    misses = host_misses(task, key)
+    read = looked_up(task, key) * misses.bypassed_lookups + distinct * misses.fetched
+    updated = misses.bypassed * row_bytes + state_bytes
+    return read * row_bytes / bus * 1e3, distinct * updated / bus * 1e3
 
 
 def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:

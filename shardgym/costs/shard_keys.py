@@ -21,7 +21,7 @@ from shardgym.costs.links import (
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import ComputeKernel, Shard
 from shardgym.tables.row_access import access_share, distinct_ids, position_matters
-from shardgym.tables.row_popularity import missed_share, popularity
+from shardgym.tables.row_popularity import CacheMisses, cache_misses, popularity
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
@@ -127,18 +127,20 @@ def _keys_of_kinds(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     return keys
 
 
-def cache_missed_share(task: ShardingTask, key: ShardKey) -> float:
-    """Return which part of the distinct rows of a batch the cache of a shard has not got; 0 without a cache."""
-    if not key.cache_load_factor:
-        return 0.0
-    return _missed_share(task.table(key.table), task.batch_size, key.row_range, key.cache_load_factor)
+def host_misses(task: ShardingTask, key: ShardKey) -> CacheMisses:
+    """Return what of a shard's rows in the memory of the host a batch finds in no cache: all of it without one."""
+    if key.compute_kernel == "fused":
+        return CacheMisses()
+    if key.compute_kernel == "fused_uvm":
+        return CacheMisses(bypassed=1.0, bypassed_lookups=1.0)
+    return _cache_misses(task.table(key.table), task.batch_size, key.row_range, key.cache_load_factor)
 
 
 @functools.lru_cache(maxsize=65536)  # any number of columns misses the same rows
-def _missed_share(table: EmbeddingTable, batch_size: int, row_range: tuple[int, int], share: float) -> float:
+def _cache_misses(table: EmbeddingTable, batch_size: int, row_range: tuple[int, int], share: float) -> CacheMisses:
     draws = batch_size * table.pooling_factor / table.run_length
     cells = popularity(table, batch_size, *row_range)
-    return missed_share(cells, draws, share * (row_range[1] - row_range[0]))
+    return cache_misses(cells, draws, share * (row_range[1] - row_range[0]))
 
 
 def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:

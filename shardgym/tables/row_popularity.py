@@ -7,14 +7,18 @@ reuse histogram says, and otherwise all alike.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from shardgym.tables.row_access import BIN_ACCESSES, Cells, access_share, cells_of, distinct_rows, position_matters
 from shardgym.tables.table import EmbeddingTable, RangeIds, ZipfIds
 
-#: Halvings of the interval of times after which a cache drops a row; an interval of that width is nothing.
+#: Halvings of the interval of times after which a cache drops a row, or of shares; that width is nothing.
 _STEPS = 60
+#: Logarithm of the least share of rows that a full cache takes; and the least probability that a row is not touched.
+_LEAST_SHARE = -60.0
+_NEVER = 1e-12
 
 
 def popularity(table: EmbeddingTable, batch_size: int, start: int = 0, stop: int | None = None) -> Cells:
@@ -65,13 +69,29 @@ def _of_histogram(table: EmbeddingTable, histogram: tuple[float, ...], batch_siz
     return Cells(sizes, masses / masses.sum())
 
 
-def missed_share(cells: Cells, draws: float, capacity: float) -> float:
-    """Return which part of the distinct rows that a batch touches is not in a cache that earlier batches have filled.
+class CacheMisses(NamedTuple):
+    """What a cache of rows has not got in a batch."""
+
+    #: Of the distinct rows of the batch, those that come into the cache first.
+    fetched: float = 0.0
+    #: Of these rows, those that it has no room for, which are read and updated where they are.
+    bypassed: float = 0.0
+    #: Of the lookups, those of the latter.
+    bypassed_lookups: float = 0.0
+
+
+def cache_misses(cells: Cells, draws: float, capacity: float) -> CacheMisses:
+    """Return what is not in a cache that earlier batches have filled.
 
     The cache drops the row that was touched longest ago. By Che's approximation that is a fixed time after it was
     touched, here in batches, within which as many rows are touched as the cache holds; independent draws touch a row of
     rate r in t batches of n draws with probability 1 - exp(-n r t) (Che, Tung and Wang, "Hierarchical Web caching
     systems", IEEE JSAC 2002).
+
+    A cache with less room than a batch touches rows drops all others, keeps those of its rows that the batch touches,
+    and takes a share of the others; rows that it does not take stay where they are, as FBGEMM's `lru_cache_populate`
+    leaves them. A row that is touched with probability p is then in the cache after a batch with the probability
+    x = p (x + (1 - x) share), and the share follows, as the x add up to the capacity.
 
     Args:
         cells: of the rows that share the cache.
@@ -79,15 +99,33 @@ def missed_share(cells: Cells, draws: float, capacity: float) -> float:
         capacity: rows that the cache holds.
     """
     expected = draws * cells.rates
-    touched = cells.sizes * -np.expm1(-expected)
+    touch = -np.expm1(-expected)
+    touched = cells.sizes * touch
     total = float(touched.sum())
     if capacity >= float(cells.sizes.sum()) or total <= 0:
-        return 0.0
-    return float((touched * np.exp(-expected * batches_kept(cells, draws, capacity))).sum()) / total
+        return CacheMisses()
+    if capacity >= total:
+        kept = batches_kept(cells, draws, capacity)
+        return CacheMisses(float((touched * np.exp(-expected * kept)).sum()) / total)
+    stays_away = np.maximum(np.exp(-expected), _NEVER)
+    low, high = _LEAST_SHARE, 0.0  # logarithms
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        taken = touch * math.exp(middle)
+        held = float((cells.sizes * taken / (stays_away + taken)).sum())
+        low, high = (middle, high) if held <= capacity else (low, middle)
+    share = math.exp(low)
+    before = touch * share / (stays_away + touch * share)
+    out = (1 - before) * (1 - share)
+    return CacheMisses(
+        float((touched * (1 - before)).sum()) * share / total,
+        float((touched * out).sum()) / total,
+        float(cells.masses @ out) / float(cells.masses.sum()),
+    )
 
 
 def batches_kept(cells: Cells, draws: float, capacity: float) -> float:
-    """Return after how many batches a full cache drops a row that is not touched again; arguments as `missed_share`."""
+    """Return after how many batches a full cache drops a row that is not touched again; arguments as `cache_misses`."""
     expected = draws * cells.rates
     # In logarithms: from a ten-thousandth of a batch to so many that the rarest rows are touched.
     low, high = -10.0, 60.0

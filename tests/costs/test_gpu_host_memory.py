@@ -10,7 +10,7 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.host_memory import HOST
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import distinct_rows
-from shardgym.tables.row_popularity import missed_share, popularity
+from shardgym.tables.row_popularity import cache_misses, popularity
 from shardgym.tables.table import RangeIds, UniformIds, ZipfIds
 
 ROWS = 1_000_000
@@ -99,23 +99,54 @@ def test_popularity_has_all_rows_and_lookups_most_popular_first():
     assert popularity(dataclasses.replace(TABLE, ids=RangeIds((0.25, 0.75))), BATCH).masses[0] == pytest.approx(0.75)
 
 
+@pytest.mark.parametrize("kernel_cost", ["gpu", "roofline"])
+def test_a_cache_that_a_batch_outgrows_is_priced_between_none_and_one_that_holds_the_batch(kernel_cost):
+    """Rows without room are read at each lookup, and updated, over the bus; where a batch just fits there is no jump."""
+    task = task_of(optimizer="adagrad")
+    distinct = distinct_rows(TABLE, BATCH)
+
+    def times(*shards):
+        plans = [ShardingPlan.of(task, [shard]) for shard in shards]
+        return np.array([cost.per_device[0, [1, 4]] for cost in make_cost(kernel_cost).evaluate(task, plans)])
+
+    def cached(rows):
+        return held(kernel="fused_uvm_caching", share=rows / ROWS)
+
+    none, tiny = times(held(kernel="fused_uvm"), cached(1e-6))
+    assert tiny == pytest.approx(none, rel=1e-4)
+    below, above = times(cached(distinct * 0.999), cached(distinct * 1.001))
+    assert below == pytest.approx(above, rel=0.01)
+    half = times(cached(distinct / 2))[0]
+    assert (above < half).all()
+    assert (half < none).all()
+
+
 @pytest.mark.parametrize(("ids", "rows"), [(ZipfIds(1.1), 3000), (ZipfIds(0.6), 5000), (UniformIds(), 4000)])
-@pytest.mark.parametrize("share", [0.1, 0.4])
+@pytest.mark.parametrize("share", [0.003, 0.015, 0.1, 0.4])
 def test_what_a_cache_misses_is_what_one_misses_that_drops_the_oldest_row(ids, rows, share):
-    """Batches go through a cache that drops what was touched longest ago, rows of one batch at once."""
+    """Batches go through a cache that drops what was touched longest ago, but nothing that the batch itself touches."""
     table = EmbeddingTable("t", rows, 4, 2.0, ids)
+    room = int(share * rows)
+    rng = np.random.default_rng(0)
     last = np.full(rows, -1)
-    missed = touched = 0
+    held = np.zeros(rows, dtype=bool)
+    found = np.zeros(5)
     for batch in range(400):
-        rows_of_batch = np.unique(draw_bags(table, 64, seed=batch)[0])
+        lookups = draw_bags(table, 64, seed=batch)[0]
+        touched = np.unique(lookups)
+        missing = rng.permutation(touched[~held[touched]])
+        out = missing[max(room - int(held[touched].sum()), 0) :]
+        last[touched] = batch
+        held[touched] = True
+        held[out] = False
+        kept = np.flatnonzero(held)
+        held[kept[np.argsort(last[kept], kind="stable")][: max(len(kept) - room, 0)]] = False
         if batch >= 200:
-            threshold = np.sort(last)[-int(share * rows)]
-            missed += int((last[rows_of_batch] < threshold).sum())
-            touched += len(rows_of_batch)
-        last[rows_of_batch] = batch
+            found += [len(missing) - len(out), len(out), np.isin(lookups, out).sum(), len(touched), len(lookups)]
     cells = popularity(table, 64)
-    assert missed_share(cells, 128, share * rows) == pytest.approx(missed / touched, abs=0.03)
-    assert missed_share(cells, 128, rows) == 0
+    misses = cache_misses(cells, 128, room)
+    assert misses == pytest.approx(found[:3] / found[[3, 3, 4]], abs=0.03)
+    assert not any(cache_misses(cells, 128, rows))
 
 
 def test_roofline_counts_the_same_bytes_at_the_bandwidth_of_the_bus():

@@ -48,7 +48,7 @@ from shardgym.costs.links import (
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
-from shardgym.costs.shard_keys import ShardKey, cache_missed_share
+from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, check_instance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids
@@ -222,10 +222,8 @@ class AdditiveGpu(AdditiveCosts):
     def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
         """Return which shards have their rows elsewhere; a card that is named brings its bus along."""
         bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
-        missed = np.array([cache_missed_share(task, key) for key in keys])
-        uvm = np.array([key.compute_kernel == "fused_uvm" for key in keys])
-        cached = np.array([key.compute_kernel == "fused_uvm_caching" for key in keys])
-        return HostShards(uvm, cached, missed, bus)
+        in_host = np.array([key.compute_kernel != "fused" for key in keys])
+        return HostShards(in_host, *np.array([host_misses(task, key) for key in keys]).T, bus)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

@@ -6,8 +6,10 @@ their times add up to what the rows in the memory of the device take:
 - `fused_uvm`: every lookup reads its row over the bus. The backward pass reads and writes every distinct row and its
   optimiser state there.
 - `fused_uvm_caching`: before the forward pass, distinct rows that are not in the cache are fetched, while as many
-  others are written back (`row_popularity.missed_share`: the cache is full, as it is in training). Lookups and updates
-  of weights then are those of the device's memory. Optimiser states have no cache and cross the bus both ways.
+  others are written back (`row_popularity.cache_misses`: the cache is full, as it is in training). Lookups and updates
+  of weights then are those of the device's memory. Rows that the cache has no room for, as where a batch touches more
+  than it holds, are read and updated as those of `fused_uvm`. Optimiser states have no cache and cross the bus both
+  ways.
 
 A bus works in both directions at once. Its bandwidth is that of one device alone; devices that share a bus or the
 host's own bandwidth are not modelled, nor is a pipeline that fetches the rows of the next batch meanwhile.
@@ -46,14 +48,16 @@ HOST = HostConstants()
 
 @dataclass(frozen=True)
 class HostShards:
-    """Which of n shards have their rows in the memory of the host, and how they get there."""
+    """Which of n shards have their rows in the memory of the host, and what of them no cache has; see `CacheMisses`."""
 
-    #: In the memory of the host, without a cache, shape (n,).
-    uvm: Bools
-    #: There, with a cache, shape (n,).
-    cached: Bools
-    #: Of the distinct rows of a batch, the share that the cache has not got, shape (n,).
-    missed: Floats
+    #: Whether rows are in the memory of the host, shape (n,).
+    in_host: Bools
+    #: Share of the distinct rows of a batch that come into a cache first, shape (n,).
+    fetched: Floats
+    #: Share of these rows that are read and updated in the memory of the host: all without a cache, shape (n,).
+    bypassed: Floats
+    #: Share of the lookups that is of the latter, shape (n,).
+    bypassed_lookups: Floats
     #: Bytes per second in one direction.
     bus: float
 
@@ -65,20 +69,19 @@ def shard_work_with_host(
     # Of rows that stay where they are, the device's memory has none to read or update; of states, nothing either.
     on_device = dataclasses.replace(
         sizes,
-        touched=np.where(shards.uvm[:, None], 0.0, sizes.touched),
-        state_bytes=np.where(shards.cached, 0.0, sizes.state_bytes),
+        touched=sizes.touched * (1 - shards.bypassed[:, None]),
+        state_bytes=np.where(shards.in_host, 0.0, sizes.state_bytes),
     )
     work = shard_work(card, on_device, kernels)
     distinct = sizes.touched.sum(axis=1)
     row_bytes = sectors(sizes.width_bytes)
-    state_bytes = np.where(sizes.state_bytes > 0, sectors(sizes.state_bytes), 0.0)
+    state_bytes = np.where(shards.in_host & (sizes.state_bytes > 0), sectors(sizes.state_bytes), 0.0)
     bus_ms = 1e3 / shards.bus
-    read = sizes.ids * row_bytes * bus_ms / host.read_share
-    fetched = distinct * shards.missed * row_bytes * bus_ms / host.fetch_share
-    work[:, Work.HOST_FORWARD] = np.where(shards.uvm, read, np.where(shards.cached, fetched, 0.0))
-    updated = np.where(shards.uvm, row_bytes, 0.0) + np.where(shards.uvm | shards.cached, state_bytes, 0.0)
+    read = sizes.ids * shards.bypassed_lookups / host.read_share + distinct * shards.fetched / host.fetch_share
+    work[:, Work.HOST_FORWARD] = read * row_bytes * bus_ms
+    updated = shards.bypassed * row_bytes + state_bytes
     work[:, Work.HOST_BACKWARD] = distinct * updated * bus_ms / host.update_share
-    work[:, Work.HOST_SHARDS] = shards.uvm | shards.cached
+    work[:, Work.HOST_SHARDS] = shards.in_host
     return work
 
 

@@ -28,11 +28,19 @@ from torchrec.modules.embedding_configs import DataType
 from shardgym.errors import InputError, UnknownNameError, short_repr
 from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
-from shardgym.tables.table import Precision
+from shardgym.tables.table import EmbeddingTable, Precision
 from shardgym.tasks.task import ShardingTask
-from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
-from shardgym.torchrec.model_tables import ModelTable, join_name
+from shardgym.torchrec.following import (
+    ROW_KINDS,
+    RUN_BY_TORCHREC,
+    Rule,
+    can_be_on,
+    is_one_of,
+    run_by_torchrec,
+)
+from shardgym.torchrec.model_tables import ModelTable, join_name, split_name
 from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
+from shardgym.torchrec.table_cuts import RIGHT_MEANS
 
 #: Fields by what is done with them.
 _INPUT = ("pooling_factors", "num_poolings", "batch_sizes", "is_weighted", "feature_names")
@@ -148,59 +156,107 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
     return wishes
 
 
+class Rules(NamedTuple):
+    """What a plan may do with tables that it may not shard in any way."""
+
+    of_tables: dict[str, Rule]
+    #: For each collection with mean-pooled tables whose tables may all be cut by rows: rules with which they are.
+    by_rows: list[dict[str, Rule]]
+    #: What no plan can follow.
+    wishes: list[Wish]
+
+
 def rules_of(
     task: ShardingTask,
     constraints: Mapping[str, ParameterConstraints],
     pins: Mapping[str, int | Sequence[int]],
     *,
     in_host: bool = False,
-) -> tuple[dict[str, Rule], list[Wish]]:
+) -> Rules:
     """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow.
 
     Raises:
         InputError: TorchRec has no such sharding type, or the task no such rank.
     """
-    rules = {}
+    rules: dict[str, Rule] = {}
     wishes = []
+    possible = {table.name: run_by_torchrec(table, task) for table in task.tables}
     for table in task.tables:
         constraint = constraints.get(table.name, ParameterConstraints())
-        can_be = RUN_BY_TORCHREC if table.is_pooled else run_unpooled(task)
-        kinds = can_be
-        if constraint.sharding_types:
-            if unknown := [kind for kind in constraint.sharding_types if kind not in RUN_BY_TORCHREC]:
+        kinds = possible[table.name]
+        if types := frozenset(constraint.sharding_types or ()):
+            if unknown := sorted(types - RUN_BY_TORCHREC):
                 raise UnknownNameError(f"sharding type of table '{table.name}'", unknown[0], sorted(RUN_BY_TORCHREC))
-            kinds = kinds & frozenset(constraint.sharding_types)
+            kinds = kinds & types
             if not kinds:
-                wishes.append(Wish("sharding_types", table.name, "TorchRec has no such type of an EmbeddingCollection"))
-                kinds = can_be
-        if table.pooling == "mean":
-            if kinds <= ROW_KINDS:
-                why = "TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes"
-                wishes.append(Wish("sharding_types", table.name, why))
-                kinds = RUN_BY_TORCHREC
-            kinds = kinds - ROW_KINDS
+                wishes.append(Wish("sharding_types", table.name, _why_none(table, types)))
+                kinds = possible[table.name]
+        kinds = _with_kernels(kinds, constraint.compute_kernels) or kinds
         devices = None
         if table.name in pins:
             devices = _pinned(table.name, pins[table.name], task.num_devices)
-            possible = frozenset(kind for kind in kinds if can_be_on(kind, devices, task))
-            if not possible:
+            possible[table.name] = frozenset(k for k in possible[table.name] if can_be_on(k, devices, task))
+            if not kinds & possible[table.name]:
                 ranks = format_devices(sorted(devices)).replace("device", "rank")
                 why = (
                     f"{' or '.join(sorted(kinds))} takes ranks besides {ranks}, where its pin keeps it; the pin counts"
                 )
                 wishes.append(Wish("sharding_types", table.name, why))
-                possible = can_be - (ROW_KINDS if table.pooling == "mean" else frozenset())
-            kinds = possible
-        rule = Rule(kinds, constraint.min_partition or 0, devices, _kernels_in_host(constraint) if in_host else ())
-        if rule != Rule():
-            rules[table.name] = rule
-    return rules, wishes
+            kinds = kinds & possible[table.name] or possible[table.name]
+        in_hosts = _kernels_in_host(constraint) if in_host else ()
+        rules[table.name] = Rule(kinds, constraint.min_partition or 0, devices, in_hosts)
+    by_rows = []
+    for members in _with_mean_pooling(task):
+        of_rows = {name: rules[name]._replace(kinds=rules[name].kinds.intersection(RIGHT_MEANS)) for name in members}
+        others = [name for name, rule in of_rows.items() if not rule.kinds]
+        mean = [name for name in members if task.table(name).pooling == "mean"]
+        asked = [name for name in mean if rules[name].kinds <= ROW_KINDS]
+        if asked and not others:
+            rules |= of_rows
+            continue
+        for name in mean:
+            kinds = rules[name].kinds
+            if name in asked:
+                why = (
+                    "TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, unless all of "
+                    f"their collection are row_wise or table_row_wise, which '{others[0]}' cannot be"
+                )
+                wishes.append(Wish("sharding_types", name, why))
+                kinds = possible[name]
+            rules[name] = rules[name]._replace(kinds=kinds - ROW_KINDS)
+        if all("row_wise" in rule.kinds for rule in of_rows.values()):
+            by_rows.append(of_rows)
+    return Rules({name: rule for name, rule in rules.items() if rule != Rule()}, by_rows, wishes)
+
+
+def _why_none(table: EmbeddingTable, types: frozenset[str]) -> str:
+    """Say why TorchRec runs a table in none of some sharding types."""
+    if not table.is_pooled and "row_wise" not in types:
+        return "TorchRec has no such type of an EmbeddingCollection"
+    return "it has too few rows for each rank to get some, and TorchRec fails on a rank without"
+
+
+def _with_kernels(kinds: frozenset[Kind], kernels: Sequence[str] | None) -> frozenset[Kind]:
+    """Return the kinds that have some of the kernels: of tables on all ranks it is dense, which no others have."""
+    if not kernels:
+        return kinds
+    return frozenset(
+        kind for kind in kinds if ("dense" in kernels if kind == "data_parallel" else set(kernels) != {"dense"})
+    )
+
+
+def _with_mean_pooling(task: ShardingTask) -> Iterable[list[str]]:
+    """Return the tables of each collection that has mean-pooled ones."""
+    collections: dict[str, list[str]] = {}
+    for table in task.tables:
+        collections.setdefault(split_name(table.name)[0], []).append(table.name)
+    return [members for members in collections.values() if any(task.table(name).pooling == "mean" for name in members)]
 
 
 def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
     """Return kernels for tables that constraints allow in the memory of hosts alone."""
     kernels = constraint.compute_kernels or ["fused"]
-    if "fused" in kernels or "dense" in kernels:
+    if "fused" in kernels:
         return ()
     params = constraint.cache_params
     share = DEFAULT_CACHE_LOAD_FACTOR if params is None or params.load_factor is None else params.load_factor

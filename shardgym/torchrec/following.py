@@ -29,7 +29,7 @@ from shardgym.tasks.task import ShardingTask
 
 #: Kinds that TorchRec runs: all but "tiers".
 RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
-#: Kinds that cut rows. TorchRec divides the sums of mean-pooled tables that are cut so by the wrong bag sizes.
+#: Kinds that cut rows.
 ROW_KINDS: frozenset[Kind] = frozenset({"row_wise", "table_row_wise", "grid_shard"})
 
 #: Plans that are tried at most to make one cheaper.
@@ -55,10 +55,28 @@ class Rule(NamedTuple):
 _NO_ROWS = Rule(frozenset({"table_wise", "column_wise", "table_column_wise"}))
 
 
-def run_unpooled(task: ShardingTask) -> frozenset[Kind]:
-    """Return the kinds of unpooled tables that TorchRec runs: on CPUs no replicas, as FBGEMM's dense kernel pools."""
-    on_cpus: set[Kind] = {"data_parallel"} if task.topology.device.startswith("cpu") else set()
-    return RUN_BY_TORCHREC - {"table_row_wise", "grid_shard"} - on_cpus
+def run_by_torchrec(table: EmbeddingTable, task: ShardingTask) -> frozenset[Kind]:
+    """Return the kinds of a table that TorchRec runs, whatever the others of its collection are.
+
+    Unpooled tables have the types of an `EmbeddingCollection`, on CPUs without replicas, as FBGEMM's dense kernel pools
+    there. No rank may be left without rows: there TorchRec fails.
+    """
+    kinds: set[Kind] = set(RUN_BY_TORCHREC)
+    if not table.is_pooled:
+        kinds -= {"table_row_wise", "grid_shard"}
+        if task.topology.device.startswith("cpu"):
+            kinds -= {"data_parallel"}
+    if not _has_rows_for(table, task.num_devices):
+        kinds -= {"row_wise"}
+    if not _has_rows_for(table, len(_domains(task)[0])):
+        kinds -= {"table_row_wise", "grid_shard"}
+    return frozenset(kinds)
+
+
+def _has_rows_for(table: EmbeddingTable, ranks: int) -> bool:
+    """Whether each of so many ranks gets rows where all but the last get ceil(rows / ranks)."""
+    block = -(-table.num_embeddings // ranks)
+    return (ranks - 1) * block < table.num_embeddings
 
 
 def is_one_of(kind: Kind, kinds: Collection[str]) -> bool:
@@ -136,11 +154,38 @@ def solve_beside_host_tables(
 
 
 def follow(
-    plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int = 0
+    plan: ShardingPlan,
+    task: ShardingTask,
+    cost: CostModel,
+    rules: Mapping[str, Rule],
+    seed: int = 0,
+    by_rows: Sequence[Mapping[str, Rule]] = (),
 ) -> ShardingPlan:
-    """Return a plan that obeys rules by table, as far as one is found, made of one that is feasible."""
-    ruled = [table for table in task.tables if table.name in rules]
-    if all(obeys(plan, task, table, rules[table.name]) for table in ruled):
+    """Return a plan that obeys rules by table, as far as one is found, made of one that is feasible.
+
+    Args:
+        plan: by a solver that knows of no rules.
+        task: of the plan.
+        cost: that decides between plans.
+        rules: by table.
+        seed: of the plan without cuts.
+        by_rows: of tables of which all may be cut by rows, or none: other rules, with which all are.
+    """
+    found = _followed(plan, task, cost, rules, seed)
+    for of_rows in by_rows:
+        changed = {**rules, **of_rows}
+        tried = [(found, rules), (_all_by_rows(found, task, of_rows), changed)]
+        if all(obeys(plan, task, task.table(name), rule) for name, rule in of_rows.items()):
+            tried.append((plan, changed))
+        totals = [answer.total_ms for answer in cost.evaluate(task, [one for one, _ in tried])]
+        found, rules = tried[min(range(len(tried)), key=lambda n: (_broken(*tried[n], task), totals[n]))]
+    return found
+
+
+def _followed(
+    plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
+) -> ShardingPlan:
+    if not _broken(plan, rules, task):
         return plan
     starts = [plan]
     with contextlib.suppress(*NO_PLAN):  # tables may not fit whole
@@ -148,9 +193,26 @@ def follow(
     plans = [_mended(start, task, cost, rules) for start in starts]
     if cost.additive() is not None:  # others take too long, and measured ones differ from time to time
         plans = [_improved(mended, task, cost, rules) for mended in plans]
-    broken = [sum(not obeys(of, task, table, rules[table.name]) for table in ruled) for of in plans]
     totals = [answer.total_ms for answer in cost.evaluate(task, plans)]
-    return plans[min(range(len(plans)), key=lambda n: (broken[n], totals[n]))]
+    return plans[min(range(len(plans)), key=lambda n: (_broken(plans[n], rules, task), totals[n]))]
+
+
+def _broken(plan: ShardingPlan, rules: Mapping[str, Rule], task: ShardingTask) -> int:
+    """Return of how many tables a plan breaks the rules."""
+    return sum(not obeys(plan, task, task.table(name), rule) for name, rule in rules.items())
+
+
+def _all_by_rows(plan: ShardingPlan, task: ShardingTask, rules: Mapping[str, Rule]) -> ShardingPlan:
+    """Return a plan with some tables cut by rows over all devices."""
+    shards = [shard for shard in plan.shards if shard.table not in rules]
+    for name, rule in rules.items():
+        table = task.table(name)
+        shards += [
+            dataclasses.replace(shard, compute_kernel=kernel, cache_load_factor=share)
+            for shard in _by_rows(table, (0, table.embedding_dim), range(task.num_devices))
+            for kernel, share in rule.kernels[:1] or (("fused", 0.0),)
+        ]
+    return ShardingPlan.of(task, shards, plan.group_size)
 
 
 def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:

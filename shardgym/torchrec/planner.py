@@ -183,7 +183,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         constraints = by_table("constraints", wanted, tables)
         pins = by_table("pins", pinned, tables)
         in_host = bool(topology.host_memory_bytes) and self._cost.host_memory
-        rules, wishes = rules_of(task, constraints, pins, in_host=in_host)
+        rules, by_rows, wishes = rules_of(task, constraints, pins, in_host=in_host)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
@@ -192,7 +192,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         seed = settings.seed
         limit = settings.time_limit_s
         plan = solve_beside_host_tables(self._solver, task, self._cost, rules, seed, limit)
-        plan = follow(plan, task, self._cost, rules, seed)
+        plan = follow(plan, task, self._cost, rules, seed, by_rows)
         device_type: DeviceType = "cpu" if topology.device.startswith("cpu") else "cuda"
         sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
         kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}

@@ -24,6 +24,7 @@ from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.table_cuts import (
     BY_ROWS,
+    RIGHT_MEANS,
     Ranks,
     TableCut,
     check_one_block_size,
@@ -235,7 +236,7 @@ def _check_mean_pooling(task: ShardingTask, types: dict[str, Kind], mean: set[st
     for table in task.tables:
         collections.setdefault(split_name(table.name)[0], []).append(table.name)
     for path, members in collections.items():
-        others = [name for name in members if types[name] not in ("row_wise", "table_row_wise")]
+        others = [name for name in members if types[name] not in RIGHT_MEANS]
         for name in members:
             kind = types[name]
             if name not in mean or kind not in BY_ROWS or not others:

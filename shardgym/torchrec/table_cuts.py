@@ -25,6 +25,8 @@ BY_COLUMNS: tuple[Kind, ...] = ("table_wise", "table_column_wise", "column_wise"
 
 #: Types of tables whose rows are cut over some ranks.
 BY_ROWS: tuple[Kind, ...] = ("row_wise", "table_row_wise", "grid_shard")
+#: Those of all tables of a collection under which TorchRec divides mean-pooled ones by their own bag sizes.
+RIGHT_MEANS: tuple[Kind, ...] = ("row_wise", "table_row_wise")
 
 
 class Ranks(NamedTuple):

@@ -101,7 +101,7 @@ def test_popularity_has_all_rows_and_lookups_most_popular_first():
 
 @pytest.mark.parametrize("kernel_cost", ["gpu", "roofline"])
 def test_a_cache_that_a_batch_outgrows_is_priced_between_none_and_one_that_holds_the_batch(kernel_cost):
-    """Rows without room are read at each lookup, and updated, over the bus; where a batch just fits there is no jump."""
+    """Rows without room are read at each lookup, and updated, over the bus; where a batch just fits is no jump."""
     task = task_of(optimizer="adagrad")
     distinct = distinct_rows(TABLE, BATCH)
 

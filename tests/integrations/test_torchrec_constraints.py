@@ -122,9 +122,9 @@ def test_a_piece_is_as_wide_as_asked_for() -> None:
         assert min(s.shard_sizes[1] for s in plan.plan["users"]["id"].sharding_spec.shards) >= expected
 
 
-def test_mean_pooled_tables_are_not_cut_by_rows(caplog: pytest.LogCaptureFixture) -> None:
-    """The solver would cut both tables by rows; TorchRec would divide the first by wrong bag sizes."""
-    model = collection(config("mean", 4000, 8, pooling=PoolingType.MEAN), config("sum", 10, 8))
+def test_mean_pooled_tables_are_not_cut_by_rows_beside_others(caplog: pytest.LogCaptureFixture) -> None:
+    """The solver would cut both tables by rows; TorchRec would divide the whole one by wrong bag sizes, too."""
+    model = collection(config("mean", 4000, 8, pooling=PoolingType.MEAN), config("one", 1, 8))
     factors = {"mean": ParameterConstraints(pooling_factors=[200.0])}
     ours = ShardGymPlanner(Topology(2, memory_bytes=2**20), 512, factors, PlannerSettings("row_wise"))
     assert ours.plan(model).plan[""]["mean"].sharding_type != "row_wise"
@@ -134,8 +134,54 @@ def test_mean_pooled_tables_are_not_cut_by_rows(caplog: pytest.LogCaptureFixture
     (remark,) = caplog.messages
     assert remark == (
         "sharding_types of 'mean' is not followed: TorchRec divides mean-pooled tables that are cut by rows by the "
-        "wrong bag sizes"
+        "wrong bag sizes, unless all of their collection are row_wise or table_row_wise, which 'one' cannot be"
     )
+
+
+@pytest.mark.parametrize(
+    ("solver", "asked"),
+    [
+        ("lpt", ParameterConstraints(sharding_types=["row_wise"])),
+        ("row_wise", ParameterConstraints(pooling_factors=[200.0])),  # where nothing else is as fast
+    ],
+)
+def test_a_collection_with_mean_pooling_is_cut_by_rows_as_a_whole(solver: str, asked: ParameterConstraints) -> None:
+    mean = config("mean", 4000, 8, pooling=PoolingType.MEAN)
+    model = collection(mean, config("mean2", 400, 8, pooling=PoolingType.MEAN), config("sum", 10, 8))
+    ours = ShardGymPlanner(Topology(4, memory_bytes=2**20), 512, {"mean": asked}, PlannerSettings(solver, strict=True))
+    assert {sharding.sharding_type for sharding in ours.plan(model).plan[""].values()} == {"row_wise"}
+
+
+@pytest.mark.parametrize("kind", ["row_wise", "table_row_wise", "grid_shard"])
+def test_tables_with_fewer_rows_than_ranks_are_not_cut_by_rows(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nine rows are five pieces of two on eight ranks, and three of three on four."""
+    model = collection(config("tiny", 3, 16), config("few", 9, 16), config("many", 4000, 16))
+    hosts = Topology(8, memory_bytes=2**20, fast_domain_size=4)
+    asked = dict.fromkeys(["tiny", "few", "many"], ParameterConstraints(sharding_types=[kind]))
+    found = ShardGymPlanner(hosts, 16, asked, PlannerSettings("lpt")).plan(model).plan[""]
+    assert [sharding.sharding_type == kind for sharding in found.values()] == [False, False, True]
+    assert caplog.messages == [
+        "sharding_types of 'tiny' and 1 more are not followed: it has too few rows for each rank to get some, and "
+        "TorchRec fails on a rank without"
+    ]
+    with pytest.raises(InputError, match="strict: sharding_types of 'tiny' and 1 more are not followed: it has too"):
+        ShardGymPlanner(hosts, 16, asked, PlannerSettings("lpt", strict=True)).plan(model)
+    # With another type beside it there is nothing to name, and a solver that cuts all by rows is mended.
+    asked["tiny"] = asked["few"] = ParameterConstraints(sharding_types=[kind, "column_wise"])
+    assert ShardGymPlanner(hosts, 16, asked, PlannerSettings(RowsAnyhow(), strict=True)).plan(model)
+
+
+class RowsAnyhow:
+    """All tables by rows, each row of a device where there are no more."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        shards = []
+        for table in task.tables:
+            block = -(-table.num_embeddings // task.num_devices)
+            for n, first in enumerate(range(0, table.num_embeddings, block)):
+                rows = (first, min(first + block, table.num_embeddings))
+                shards.append(Shard(table.name, rows, (0, table.embedding_dim), n))
+        return ShardingPlan.of(task, shards)
 
 
 def test_tables_are_pinned_to_ranks() -> None:

@@ -6,6 +6,7 @@ modules nor tables of TorchRec may have a dot in their names, so the last dot se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -155,22 +156,17 @@ def _in_words(path: str, module: nn.Module) -> str:
 
 
 def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> dict[str, Any]:
-    """Return values by the names that a task gives to tables, or `InputError` where none or several have such a name.
+    """Return values by the names that a task gives to tables, or `InputError` where none has such a name.
 
-    They are given by these, or by the names of tables in their collections, as TorchRec's constraints are.
+    They are given by these, or, for all tables that are called so in their collections, by that name, as TorchRec's
+    constraints are; of both, the former counts.
     """
-    places: dict[str, list[str]] = {}
-    for table in tables:
-        for name in {table.name, table.config.name}:
-            places.setdefault(name, []).append(table.name)
-    found = {}
-    for name, value in values.items():
-        if name not in places:
-            raise UnknownNameError(f"table in {what}", name, places)
-        if len(places[name]) > 1:
-            raise InputError(f"{what}: tables {' and '.join(places[name])} are called '{name}': give one of these")
-        found[places[name][0]] = value
-    return found
+    names = {table.name: (table.name, table.config.name) for table in tables}
+    known = set(itertools.chain(*names.values()))
+    for name in values:
+        if name not in known:
+            raise UnknownNameError(f"table in {what}", name, known)
+    return {table: values[name] for table, both in names.items() for name in reversed(both) if name in values}
 
 
 def without_unplanned(

@@ -140,6 +140,17 @@ def test_features_that_share_a_table_are_counted_as_they_are() -> None:
         task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=[2.0])})
 
 
+def test_what_is_said_of_a_name_counts_for_all_tables_that_are_called_so() -> None:
+    """TorchRec's constraints know no paths; whoever gives one means that table."""
+    twice = {"id": ParameterConstraints(pooling_factors=[3.0])}
+    both = task_from_model(Toy(), topology(), 64, constraints=twice)
+    assert [table.pooling_factor for table in both.tables] == [3.0, 1.0, 3.0]
+    for order in (1, -1):
+        given = dict(list({"id": 3.0, "users.id": 2.0}.items())[::order])
+        one = task_from_model(Toy(), topology(), 64, pooling_factors=given)
+        assert [table.pooling_factor for table in one.tables] == [2.0, 1.0, 3.0]
+
+
 def test_poolings_and_batches_of_features_are_bags_of_a_sample() -> None:
     model = collection(config("a", 50, 8, "x", "y"))
     twice = ParameterConstraints(pooling_factors=[3.0, 4.0], num_poolings=[2.0, 1.0])
@@ -294,7 +305,6 @@ def _shared_collection() -> nn.Module:
         (nn.Linear(2, 2), {}, "Linear has no EmbeddingBagCollection"),
         (_shared_collection(), {}, "at 'one' and at 'two'"),
         (collection(config("a", 50, 6)), {}, "6 columns.*divisible by 4; pad the table to 8"),
-        (Toy(), {"pooling_factors": {"id": 2}}, "users.id and towers.items.id are called 'id'"),
         (Toy(), {"pooling_factors": {"contry": 2}}, "did you mean country"),
         (Toy(), {"pooling_factors": [1, 2]}, "one for each of 3 tables, got 2"),
         (Toy(), {"pooling_factors": 3}, "pooling_factors: expected numbers by table"),

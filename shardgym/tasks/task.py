@@ -96,8 +96,10 @@ class ShardingTask(Record):
         tables: at least one, with distinct names.
         topology: the devices.
         batch_size: samples of one training step over all devices (global).
-        precision: of what is communicated, and of the weights of tables that do not say otherwise.
-        optimizer: of tables that do not say otherwise; its state counts against memory.
+        precision: of what is communicated, and of the weights of tables that do not say otherwise. A table that says
+            the same is kept as one that says nothing.
+        optimizer: of tables that do not say otherwise; its state counts against memory. Where all tables say the same,
+            it is kept as that of the task, and they say nothing.
         name: for display, e.g. "dlrm4-v1/17".
         step_memory: says that the topology's memory has to hold all of a training step, and what a step takes besides
             weights and optimiser state. None, the usual case, says that memory is for these two alone.
@@ -127,6 +129,25 @@ class ShardingTask(Record):
     @model_validator(mode="after")
     def _distinct_names(self) -> ShardingTask:
         check_distinct_names(self.tables)
+        return self
+
+    @model_validator(mode="after")
+    def _said_once(self) -> ShardingTask:
+        """Say what all tables say of optimisers once, and let no table repeat the task: one task has one form."""
+        said = {table.optimizer for table in self.tables}
+        if said == {None} and all(table.precision is None for table in self.tables):
+            return self
+        if len(said) == 1 and (optimizer := self.tables[0].optimizer) is not None:
+            object.__setattr__(self, "optimizer", optimizer)
+        tables = tuple(
+            dataclasses.replace(
+                table,
+                optimizer=None if table.optimizer == self.optimizer else table.optimizer,
+                precision=None if table.precision == self.precision else table.precision,
+            )
+            for table in self.tables
+        )
+        object.__setattr__(self, "tables", tables)
         return self
 
     @model_validator(mode="after")

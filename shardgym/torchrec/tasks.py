@@ -165,7 +165,6 @@ def import_model(
     communicated, wishes = output_precision(wanted, len(tables))
     wishes += not_in_task(wanted)
     wishes += [wish for table in tables if table.name in inputs for wish in inputs[table.name].wishes]
-    precisions = {table.name: PRECISIONS[table.config.data_type.name] for table in tables}
 
     made = [
         _made_table(
@@ -173,8 +172,8 @@ def import_model(
             access.get(table.name),
             inputs.get(table.name),
             weighted=table.weighted or has_weights,
-            precision=None if precisions[table.name] == communicated else precisions[table.name],
-            optimizer=None if optimizers[table.name] == usual else optimizers[table.name],
+            precision=PRECISIONS[table.config.data_type.name],
+            optimizer=optimizers[table.name],
         )
         for table in tables
     ]
@@ -218,8 +217,8 @@ def _made_table(
     asked: TableInput | None,
     *,
     weighted: bool,
-    precision: Precision | None,
-    optimizer: Optimizer | None,
+    precision: Precision,
+    optimizer: Optimizer,
 ) -> EmbeddingTable:
     """Return a model's table as a task has it; without known accesses, each of its bags has one id."""
     config = table.config

@@ -97,6 +97,15 @@ def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
     assert (task.tables, task.batch_size, task.num_devices) == (load_pool("tables.csv").tables, 64, 2)
 
 
+def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
+    (here / "said.csv").write_text("name,num_embeddings,embedding_dim,optimizer\nuser,1000,64,adam\n")
+    arguments = ["--devices", "2", "--batch-size", "64"]
+    assert main(["import-tables", "said.csv", *arguments, "-o", "a.json"]) == 0
+    assert main(["import-tables", "tables.csv", *arguments, "--optimizer", "adam", "-o", "b.json"]) == 0
+    said, given = (ShardingTask.load(name) for name in ("a.json", "b.json"))
+    assert said.digest == given.digest
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,6 +11,7 @@ import pytest
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
+from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 
 TABLE = EmbeddingTable("a", 100_000, 64, 20.0)
@@ -38,6 +39,16 @@ def test_a_table_says_what_differs_from_its_task() -> None:
     rowwise = dataclasses.replace(task_with(precision="fp16"), optimizer="rowwise_adagrad")
     sizes = rowwise.columns_bytes(np.array([0, 0, 1, 1]), np.array([64, 8, 32, 0]))
     assert sizes.tolist() == [100_000 * (64 * 2 + 4), 100_000 * (8 * 2 + 4), 50_000 * (32 * 4 + 4), 0]
+
+
+def test_two_ways_of_one_statement_make_one_task() -> None:
+    every: dict[str, Any] = {"topology": Topology(2, memory_bytes=2**30), "batch_size": 8192}
+    alike = ShardingTask((TABLE, OTHER), optimizer="adam", **every)
+    by_tables = ShardingTask(tuple(dataclasses.replace(table, optimizer="adam") for table in (TABLE, OTHER)), **every)
+    assert (by_tables, by_tables.digest) == (alike, alike.digest)
+    check_alike(by_tables, "cost 'fbgemm'")
+    assert task_with(precision="fp32", optimizer="exact_sgd") == task_with()
+    assert ShardingTask.from_json(by_tables.to_json()) == alike
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELLED)

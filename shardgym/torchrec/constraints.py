@@ -130,11 +130,11 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
 
 
 def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables: int) -> tuple[Precision, list[Wish]]:
-    """Return the precision of what is communicated, "fp16" where all tables ask for it, and what a task lacks."""
+    """Return the precision of what is communicated, "fp16" where all tables ask for two bytes, and what is lacking."""
     wanted = {name: constraint.output_dtype for name, constraint in constraints.items()}
-    if len(wanted) == num_tables and all(dtype == DataType.FP16 for dtype in wanted.values()):
+    if len(wanted) == num_tables and all(dtype in (DataType.FP16, DataType.BF16) for dtype in wanted.values()):
         return "fp16", [Wish("output_dtype", name, NEEDS_PLAN) for name in wanted]
-    why = "a task communicates all tables in one precision, FP32, or FP16 where all tables ask for it"
+    why = "a task communicates all tables in one precision, FP32, or two bytes where all tables ask for FP16 or BF16"
     others = [name for name, dtype in wanted.items() if dtype not in (None, DataType.FP32)]
     return "fp32", [Wish("output_dtype", name, why) for name in others]
 

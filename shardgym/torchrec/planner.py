@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec.distributed.planner.constants import HBM_MEM_BW
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -18,12 +18,12 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlanner
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
-from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
+from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError, ShardGymError, check_int, error_text
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
@@ -36,6 +36,15 @@ from shardgym.tasks.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow, solve_beside_host_tables
 from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables, without_unplanned
+from shardgym.torchrec.sharders import (
+    Sharders,
+    bytes_sent,
+    codecs_not_followed,
+    dedups,
+    fused_optimizer,
+    not_followed,
+    with_sharders,
+)
 from shardgym.torchrec.sharding_plan import DeviceType, refuse_remarks, to_torchrec
 from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
 
@@ -48,16 +57,15 @@ _SIMPLE = "lpt"
 _TORCHREC_MARGIN = 0.15
 #: Hardware of costs that take the kind of device from the task.
 _BY_TASK = ("gpu-modelled", "roofline")
+#: Of TorchRec's topology, figures of its rating that no cost of ours has.
+OF_RATING = (
+    "ddr_mem_bw",
+    "bwd_compute_multiplier",
+    "weighted_feature_bwd_compute_multiplier",
+    "uneven_sharding_perf_multiplier",
+)
 #: Seconds between two signs of life. Groups wait for some minutes by default before they give up.
 _SIGN_OF_LIFE_S = 1.0
-
-#: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
-_OPTIMIZERS: dict[Any, Optimizer] = {
-    EmbOptimType.EXACT_SGD: "exact_sgd",
-    EmbOptimType.EXACT_ROWWISE_ADAGRAD: "rowwise_adagrad",
-    EmbOptimType.EXACT_ADAGRAD: "adagrad",
-    EmbOptimType.ADAM: "adam",
-}
 
 
 @dataclass(frozen=True)
@@ -164,36 +172,42 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         sharders = get_default_sharders() if sharders is None else sharders
         collections = _planned(module, sharders)
         tables = model_tables(module, collections)
+        classes = {table.name: type(module.get_submodule(table.path)) for table in tables}
+        used = {s.module_type: s for s in sharders if s.module_type in classes.values()}
+        device_type: DeviceType = "cpu" if topology.device.startswith("cpu") else "cuda"
         wanted, unplanned = without_unplanned(self._constraints or {}, module, collections)
         pinned, unpinned = without_unplanned(settings.pins or {}, module, collections)
+        constraints, wishes = with_sharders(
+            by_table("constraints", wanted, tables), {name: used[cls] for name, cls in classes.items()}, device_type
+        )
         imported = import_model(
             module,
             topology,
             self._batch_size * topology.num_devices,
             sample=settings.sample,
-            constraints=wanted,
+            constraints=constraints,
             optimizer=settings.optimizer,
-            default_optimizer=_fused_optimizer(sharders, {type(module.get_submodule(t.path)) for t in tables}),
+            default_optimizer=fused_optimizer(used),
             reserve=settings.reserve,
             carried_bytes=settings.carried_bytes,
-            dedup_ids=_dedups(sharders),
+            dedup_ids=dedups(used),
             collections=collections,
         )
         task = imported.task
-        constraints = by_table("constraints", wanted, tables)
         pins = by_table("pins", pinned, tables)
-        in_host = bool(topology.host_memory_bytes) and self._cost.host_memory
-        rules, by_rows, wishes = rules_of(task, constraints, pins, in_host=in_host)
+        cost, of_codecs = self._priced_with(used, task)
+        in_host = bool(topology.host_memory_bytes) and cost.host_memory
+        rules, by_rows, not_possible = rules_of(task, constraints, pins, in_host=in_host)
+        wishes += not_possible + of_codecs + not_followed(used)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
-            type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, topology.device,
+            type(self._solver).__name__, task.num_tables, task.num_devices, cost.name, topology.device,
         )  # fmt: skip
         seed = settings.seed
         limit = settings.time_limit_s
-        plan = solve_beside_host_tables(self._solver, task, self._cost, rules, seed, limit)
-        plan = follow(plan, task, self._cost, rules, seed, by_rows)
-        device_type: DeviceType = "cpu" if topology.device.startswith("cpu") else "cuda"
+        plan = solve_beside_host_tables(self._solver, task, cost, rules, seed, limit)
+        plan = follow(plan, task, cost, rules, seed, by_rows)
         sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
         kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
@@ -204,6 +218,9 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             for name, rule in rules.items()
             if rule.devices is not None and not {d for s in plan.of_table(name) for d in s.devices} <= rule.devices
         ]
+        theirs = self._torchrec_topology
+        if theirs is not None:
+            wishes += _topology_wishes(theirs)
         remarks = [f"{what} is not planned: it stays whole on every rank" for what in imported.left_out]
         wishes += [
             Wish(what, name, f"the table is not planned without {cls}Sharder() among the sharders")
@@ -213,33 +230,48 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         remarks += in_words(wishes)
         if settings.strict:
             refuse_remarks(remarks)
-        if (theirs := self._torchrec_topology) is not None:
+        if theirs is not None:
             remarks += _device_remarks(theirs, topology.device, self._cost)
             if settings.reserve is None:
                 remarks += _memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
-        self.last = Planned(task, plan, self._cost.evaluate(task, [plan])[0])
-        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last)):
+        self.last = Planned(task, plan, cost.evaluate(task, [plan])[0])
+        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost)):
             _logger.info(gain)
         return sharding_plan
 
-    def _gain(self, planned: Planned) -> str:
+    def _gain(self, planned: Planned, cost: CostModel) -> str:
         """Say what a plan takes beside that of a simple rule; "" where nothing can be said."""
-        if self._cost.additive() is None or not planned.cost.feasible:
+        if cost.additive() is None or not planned.cost.feasible:
             return ""
         try:
-            simple = call_solver(make_solver(_SIMPLE), planned.task, self._cost, self._settings.seed)
+            simple = call_solver(make_solver(_SIMPLE), planned.task, cost, self._settings.seed)
         except NO_PLAN:
             return ""
-        cost = self._cost.evaluate(planned.task, [simple])[0]
-        found = compare(planned.task, (simple, planned.plan), (cost, planned.cost))
+        answer = cost.evaluate(planned.task, [simple])[0]
+        found = compare(planned.task, (simple, planned.plan), (answer, planned.cost))
         if found is None:
             return ""
         return (
-            f"the plan takes {planned.cost.total_ms:.3f} ms by '{self._cost.name}', that of '{_SIMPLE}' "
-            f"{cost.total_ms:.3f}: {found.sentence()}"
+            f"the plan takes {planned.cost.total_ms:.3f} ms by '{cost.name}', that of '{_SIMPLE}' "
+            f"{answer.total_ms:.3f}: {found.sentence()}"
         )
+
+    def _priced_with(self, sharders: Sharders, task: ShardingTask) -> tuple[CostModel, list[Wish]]:
+        """Return the cost that prices what codecs of sharders send, and which of them it does not follow."""
+        cost = self._cost
+        sizes = bytes_sent(sharders)
+        if sizes == {4} or (sizes == {2} and task.precision == "fp16"):
+            return cost, []
+        if sizes == {2} and isinstance(cost, GpuCost):
+            return GpuCost(**{**cost.settings(), "wire": "fp16"}), []
+        why = f"cost '{cost.name}' prices exchanges of outputs as they are"
+        if sizes != {2}:
+            why = (
+                "exchanges are priced as FP32, or as FP16 where codecs of all sharders send two bytes a value both ways"
+            )
+        return cost, codecs_not_followed(sharders, why)
 
     def collective_plan(
         self,
@@ -290,29 +322,18 @@ def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.M
     return planned
 
 
-def _dedups(sharders: list[ModuleSharder]) -> bool:
-    """Return whether a job sends ids of unpooled tables without repeats; its sharder keeps that to itself."""
-    return any(getattr(s, "_use_index_dedup", False) for s in sharders if s.module_type is EmbeddingCollection)
-
-
-def _fused_optimizer(sharders: list[ModuleSharder], collections: Collection[type[nn.Module]]) -> Optimizer | None:
-    """Return the optimiser that sharders of some collections set in their `fused_params`, None without one."""
-    found: set[Optimizer | None] = set()
-    for sharder in sharders:
-        if sharder.module_type in collections:
-            kind = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
-            if kind is not None and kind not in _OPTIMIZERS:
-                known = ", ".join(optimizer.name for optimizer in _OPTIMIZERS)
-                raise InputError(
-                    f"fused_params: optimizer {kind} is none of {known}: give one that comes near in PlannerSettings"
-                )
-            found.add(None if kind is None else _OPTIMIZERS[kind])
-    if len(found) > 1:
-        raise InputError(
-            "fused_params: sharders of the model's collections set different optimizers: give one in PlannerSettings, "
-            "or attach one to each table with apply_optimizer_in_backward"
-        )
-    return next(iter(found), None)
+def _topology_wishes(theirs: TorchRecTopology) -> list[Wish]:
+    """Say what of TorchRec's topology no cost of ours has, where it is not what everybody has."""
+    usual = inspect.signature(TorchRecTopology).parameters
+    wishes = [
+        Wish(name, "Topology", "it is of TorchRec's own rating")
+        for name in OF_RATING
+        if name in usual and getattr(theirs, name) != usual[name].default
+    ]
+    if type(getattr(theirs, "comms_bandwidths", None)).__name__ not in ("NoneType", "BasicCommsBandwidths"):
+        why = "of these, intra_host_bw and inter_host_bw are taken"
+        wishes.append(Wish("generalized_comms_bandwidths", "Topology", why))
+    return wishes
 
 
 def _device_remarks(theirs: TorchRecTopology, device: str, cost: CostModel) -> list[str]:

@@ -114,7 +114,7 @@ def import_model(
     constraints; without them a table is taken to have one id per sample and feature, spread evenly over its rows.
 
     Weights may differ in precision and optimiser from table to table. What is communicated is FP32, whatever the
-    weights are: TorchRec's operators put out FP32, unless constraints ask for FP16 for all tables.
+    weights are: TorchRec's operators put out FP32, unless constraints ask for FP16 or BF16 for all tables.
 
     Args:
         model: on any device; on "meta" it takes no memory.

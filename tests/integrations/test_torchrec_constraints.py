@@ -70,7 +70,7 @@ class Halves:
         (
             "output_dtype",
             DataType.FP16,
-            "a task communicates all tables in one precision, FP32, or FP16 where all tables ask for it",
+            "a task communicates all tables in one precision, FP32, or two bytes where all tables ask for FP16 or BF16",
         ),
         ("device_group", "cpu", ""),
         ("device_group", "cuda", "the topology's devices are of type cpu"),

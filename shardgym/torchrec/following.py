@@ -178,7 +178,11 @@ def follow(
         if all(obeys(plan, task, task.table(name), rule) for name, rule in of_rows.items()):
             tried.append((plan, changed))
         totals = [answer.total_ms for answer in cost.evaluate(task, [one for one, _ in tried])]
-        found, rules = tried[min(range(len(tried)), key=lambda n: (_broken(*tried[n], task), totals[n]))]
+        # What fits comes first, then what breaks the fewest rules.
+        ranks = [
+            (math.isinf(total), _broken(one, of, task), total) for (one, of), total in zip(tried, totals, strict=True)
+        ]
+        found, rules = tried[ranks.index(min(ranks))]
     return found
 
 

@@ -135,19 +135,18 @@ class ShardingTask(Record):
     def _said_once(self) -> ShardingTask:
         """Say what all tables say of optimisers once, and let no table repeat the task: one task has one form."""
         said = {table.optimizer for table in self.tables}
-        if said == {None} and all(table.precision is None for table in self.tables):
-            return self
         if len(said) == 1 and (optimizer := self.tables[0].optimizer) is not None:
             object.__setattr__(self, "optimizer", optimizer)
-        tables = tuple(
-            dataclasses.replace(
-                table,
-                optimizer=None if table.optimizer == self.optimizer else table.optimizer,
-                precision=None if table.precision == self.precision else table.precision,
+        if self.optimizer in said or any(table.precision == self.precision for table in self.tables):
+            tables = tuple(
+                dataclasses.replace(
+                    table,
+                    optimizer=None if table.optimizer == self.optimizer else table.optimizer,
+                    precision=None if table.precision == self.precision else table.precision,
+                )
+                for table in self.tables
             )
-            for table in self.tables
-        )
-        object.__setattr__(self, "tables", tables)
+            object.__setattr__(self, "tables", tables)
         return self
 
     @model_validator(mode="after")

@@ -116,9 +116,8 @@ def test_a_cache_that_a_batch_outgrows_is_priced_between_none_and_one_that_holds
     assert tiny == pytest.approx(none, rel=1e-4)
     below, above = times(cached(distinct * 0.999), cached(distinct * 1.001))
     assert below == pytest.approx(above, rel=0.01)
-    half = times(cached(distinct / 2))[0]
-    assert (above < half).all()
-    assert (half < none).all()
+    half = times(cached(distinct / 2))[0].sum()
+    assert above.sum() < half < none.sum()
 
 
 @pytest.mark.parametrize(("ids", "rows"), [(ZipfIds(1.1), 3000), (ZipfIds(0.6), 5000), (UniformIds(), 4000)])

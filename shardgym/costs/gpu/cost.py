@@ -223,7 +223,8 @@ class AdditiveGpu(AdditiveCosts):
         """Return which shards have their rows elsewhere; a card that is named brings its bus along."""
         bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
         in_host = np.array([key.compute_kernel != "fused" for key in keys])
-        return HostShards(in_host, *np.array([host_misses(task, key) for key in keys]).T, bus)
+        fetched, bypassed, lookups = np.array([host_misses(task, key) for key in keys]).T
+        return HostShards(in_host, fetched, bypassed, lookups, bus)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

@@ -17,7 +17,7 @@ from shardgym.costs.fbgemm.workers import kernel_timer
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import EmbeddingTable, ZipfIds
+from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
@@ -83,7 +83,7 @@ def test_backward_updates_the_weights_by_the_gradient(backend):
     operator = build_operator(shard_set)
     weights = torch.randn(60, 16, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
-    gradient = fixed_gradient(shard_set, backend.device)
+    gradient = fixed_gradient(shard_set, shard_set.batch_size, backend.device)
     backend.step(operator, RequestMaker(0, backend.device, 10**6).request(shard_set, 0), gradient)
     pooled_on_full_table(A, weights).backward(gradient)
     torch.testing.assert_close(operator.split_embedding_weights()[0], weights.detach() - 0.01 * weights.grad)
@@ -92,7 +92,7 @@ def test_backward_updates_the_weights_by_the_gradient(backend):
 def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
     heavy = EmbeddingTable("heavy", 50_000, 64, 40.0)
     shard_set = ShardSet.of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
-    operator, gradient = build_operator(shard_set), fixed_gradient(shard_set, backend.device)
+    operator, gradient = build_operator(shard_set), fixed_gradient(shard_set, shard_set.batch_size, backend.device)
     ids = RequestMaker(0, backend.device, 10**8).request(shard_set, 0)
     process, thread = time.process_time_ns(), time.thread_time_ns()
     for _ in range(5):
@@ -109,6 +109,15 @@ def test_every_cpu_optimiser_runs_with_and_without_ids(backend, pooling, optimiz
     times = Measurer(backend, seed=0)(job).times
     assert times.shape == (3, 2)
     assert (times > 0).all()
+
+
+def test_unpooled_shards_put_out_a_row_for_each_id(backend):
+    """As the published kernels without pooling do, whose bags may differ from step to step."""
+    table = EmbeddingTable("t", 60, 16, 2.5, UniformIds(lengths="poisson"), pooling="none")
+    shard_set = ShardSet.of(task(tables=(table,)), [Shard.whole(table, 0)])
+    ids = RequestMaker(0, backend.device, 10**6).request(shard_set, 0)
+    assert build_operator(shard_set)(*ids).shape == (len(ids.indices), 16)
+    assert Measurer(backend, seed=0)(TimingJob(shard_set, 1, 3)).times.shape == (3, 2)
 
 
 def test_steps_have_different_ids_and_every_job_the_same(backend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,6 +76,8 @@ class CudaBackend:
         self._flush = torch.empty(_FLUSH_FACTOR * cache // 4, dtype=torch.float32, device=self.device)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]
         self._lead = HostLead()
+        #: What the host took to launch the kernels of each step in ms, attempts that were repeated included.
+        self.launches_ms: list[float] = []
 
     def kept_bytes(self) -> int:
         """Return the memory for drawn ids."""
@@ -108,13 +111,18 @@ class CudaBackend:
         forward_start, forward_end, backward_start, backward_end = self._events
         self._flush_cache(flushes)
         forward_start.record()
+        begin_s = time.perf_counter()
         pooled = operator(*ids)
+        forward_s = time.perf_counter() - begin_s
         forward_end.record()
         waited = _is_past(forward_start)
         self._flush_cache(flushes)
         backward_start.record()
+        begin_s = time.perf_counter()
         pooled.backward(gradient)
+        backward_s = time.perf_counter() - begin_s
         backward_end.record()
+        self.launches_ms.append(1e3 * (forward_s + backward_s))
         waited |= _is_past(backward_start)
         torch.cuda.synchronize(self.device)
         return waited, (forward_start.elapsed_time(forward_end), backward_start.elapsed_time(backward_end))

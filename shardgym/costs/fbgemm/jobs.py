@@ -123,3 +123,5 @@ class StepTimes(NamedTuple):
     times: Floats
     #: Caveats for a reader of the times.
     notes: tuple[str, ...] = ()
+    #: What the host takes to launch the kernels of a step in ms, median, which is no part of `times`; 0 on CPUs.
+    launch_ms: float = 0.0

@@ -7,7 +7,7 @@ import ctypes
 import gc
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,6 +43,8 @@ class CpuBackend:
 
     #: Steps whose times include waiting: none, kernels run in the thread that is timed.
     host_waits = 0
+    #: Likewise.
+    launches_ms: Sequence[float] = ()
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -99,31 +101,42 @@ class Measurer:
         with backend.reserve(_needed_bytes(job.shard_set, batches)):
             steps = [self._requests.request(job.shard_set, batch) for batch in range(batches)]
             operator = build_operator(job.shard_set, backend.device)
-            gradient = fixed_gradient(job.shard_set, backend.device)
+            rows = [output_rows(job.shard_set, ids) for ids in steps]
+            gradient = fixed_gradient(job.shard_set, max(rows), backend.device)
+            fed = [(ids, gradient[:count]) for ids, count in zip(steps, rows, strict=True)]
             gc.disable()
             try:
-                for ids in steps[: job.warmups]:
-                    backend.step(operator, ids, gradient)
+                for given in fed[: job.warmups]:
+                    backend.step(operator, *given)
                 waits_before = backend.host_waits
-                times = [backend.step(operator, ids, gradient) for ids in steps[job.warmups :]]
+                launches_before = len(backend.launches_ms)
+                times = [backend.step(operator, *given) for given in fed[job.warmups :]]
             finally:
                 gc.enable()
-        return StepTimes(np.array(times), (HOST_WAITED,) if backend.host_waits > waits_before else ())
+        notes = (HOST_WAITED,) if backend.host_waits > waits_before else ()
+        launches = backend.launches_ms[launches_before:]
+        return StepTimes(np.array(times), notes, float(np.median(launches)) if launches else 0.0)
 
 
 def _needed_bytes(shard_set: ShardSet, batches: int) -> int:
     """Return the bytes of weights, optimiser state, pooled values, and ids drawn and merged."""
     item = dtype_of(shard_set).itemsize
-    output = shard_set.batch_size * shard_set.width * item
+    columns = sum(s.width * (1 if s.table.is_pooled else s.ids_per_sample) for s in shard_set.shards)
+    output = int(shard_set.batch_size * columns * item)
     state = shard_set.num_weights * item + shard_set.num_states * 4
     return state + _OUTPUT_COPIES * output + 2 * shard_set.request_bytes(batches)
 
 
-def fixed_gradient(shard_set: ShardSet, device: torch.device) -> torch.Tensor:
-    """Return a fixed random normal gradient of the pooled output, shape (batch_size, width)."""
+def output_rows(shard_set: ShardSet, ids: Ids) -> int:
+    """Return how many rows are put out: one for each sample, or for each id of unpooled tables."""
+    return shard_set.batch_size if shard_set.shards[0].table.is_pooled else len(ids.indices)
+
+
+def fixed_gradient(shard_set: ShardSet, rows: int, device: torch.device) -> torch.Tensor:
+    """Return a fixed random normal gradient of an output of so many rows; those of unpooled tables are of one width."""
+    width = shard_set.width if shard_set.shards[0].table.is_pooled else shard_set.shards[0].width
     generator = torch.Generator(device).manual_seed(0)
-    normal = torch.randn(shard_set.batch_size, shard_set.width, generator=generator, device=device)
-    return normal.to(dtype_of(shard_set))
+    return torch.randn(rows, width, generator=generator, device=device).to(dtype_of(shard_set))
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.costs.fbgemm.gpu_ids import draw_on, is_drawn_on_gpu
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.tables.ids import draw_bags, what_is_drawn
 from shardgym.tables.table import EmbeddingTable
@@ -115,8 +116,15 @@ class RequestMaker:
         key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
     )
     def _table_ids(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
-        bags = draw_bags(table, batch_size, seed=self._seed, batch=batch)
-        return TableIds(*(torch.tensor(values, device=self._device) for values in bags))
+        return draw_ids(self._device, table, batch_size, seed=self._seed, batch=batch)
+
+
+def draw_ids(device: torch.device, table: EmbeddingTable, batch_size: int, *, seed: int, batch: int) -> TableIds:
+    """Return the ids of `table` for batch number `batch`: those of `draw_bags`, or a GPU's own, of the same law."""
+    if device.type != "cpu" and is_drawn_on_gpu(table):
+        return TableIds(*draw_on(device, table, batch_size, seed=seed, batch=batch))
+    bags = draw_bags(table, batch_size, seed=seed, batch=batch)
+    return TableIds(*(torch.tensor(values, device=device) for values in bags))
 
 
 def tensor_bytes(tensors: TableIds) -> int:

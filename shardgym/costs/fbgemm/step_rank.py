@@ -25,7 +25,7 @@ from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.fbgemm.jobs import ReferenceJob, ShardSet, ShardSpec
 from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer
 from shardgym.costs.fbgemm.namespaces import ShapedLinks, join_network
-from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes
+from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, draw_ids, tensor_bytes
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
@@ -192,11 +192,9 @@ class StepRank:
         if isinstance(table.ids, RecordedIds):
             first = sum(samples[: self._number])
             whole = draw_bags(table, sum(samples), seed=seed, batch=batch)
-            indices, lengths = whole.samples(first, samples[self._number])
-        else:
-            own = batch * len(samples) + self._number
-            indices, lengths = draw_bags(table, samples[self._number], seed=seed, batch=own)
-        return TableIds(torch.tensor(indices), torch.tensor(lengths))
+            return TableIds(*map(torch.tensor, whole.samples(first, samples[self._number])))
+        own = batch * len(samples) + self._number
+        return draw_ids(torch.get_default_device(), table, samples[self._number], seed=seed, batch=own)
 
 
 def take_real_time_priority() -> bool:

@@ -1,7 +1,5 @@
 """Boards whose costs are written down by hand."""
 
-from __future__ import annotations
-
 from evaluation_toys import Halves, toy_tasks
 
 from shardgym import PlanCost

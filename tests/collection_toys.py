@@ -1,7 +1,5 @@
 """Stand-ins for processes that measure: times follow from what is measured, so runs can be compared."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import shardgym.training.collecting as collect_module

@@ -1,7 +1,5 @@
 """A task small enough to work out by hand, shared by all tests, and how runs of one kind of tests start sooner."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

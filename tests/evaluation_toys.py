@@ -1,7 +1,5 @@
 """Cost models and solvers that are simple enough to work out by hand, importable as `evaluation_toys:Name`."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import multiprocessing

@@ -1,7 +1,5 @@
 """What children of tests serve, importable in other processes."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -3,8 +3,6 @@
 Its times mean nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What devices of a plan look up in a batch, as expected and counted in a stream: lookups and distinct rows, (2, D)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from shardgym.tables.row_access import access_share, distinct_rows

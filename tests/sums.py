@@ -1,7 +1,5 @@
 """Devices priced by sums over their shards, as searches and environments do it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Errors of other libraries, and arguments of another kind, in one line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

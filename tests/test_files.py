@@ -1,7 +1,5 @@
 """Files that survive a kill, and folders that one process writes to."""
 
-from __future__ import annotations
-
 import lzma
 import os
 from pathlib import Path

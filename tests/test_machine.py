@@ -1,7 +1,5 @@
 """Versions without imports, the commit of the right checkout, memory that is free, tags of hardware."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 

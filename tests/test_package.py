@@ -1,7 +1,5 @@
 """The package as a whole: what an import loads."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

@@ -1,7 +1,5 @@
 """Everything but measuring works on macOS and Windows: no module needs what only POSIX or Linux has to be imported."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

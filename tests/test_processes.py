@@ -1,7 +1,5 @@
 """Child processes: what they answer, how they end, and that nothing of the caller's main script is in them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Progress in terminals, and in logs."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

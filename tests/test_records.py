@@ -1,7 +1,5 @@
 """Records: frozen, strict, JSON round trip, identity."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from typing import Literal

@@ -1,7 +1,5 @@
 """Names: registered ones, one's own, and helpful answers to the rest."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """AutoShard: its episodes respect memory, its learner sees what its actors saw, and what it learns carries over."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """DreamShard: its decision process respects memory, its gradients see the masks, and what it learns carries over."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

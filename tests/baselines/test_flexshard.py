@@ -1,7 +1,5 @@
 """Tiers: cut points against all others, memory, balance, and what the replayed judge says of plans."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Nodes balanced, kinds inside of them as asked for, memory of nodes and of devices, and the best of all kinds."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

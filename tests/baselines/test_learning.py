@@ -1,7 +1,5 @@
 """What learned solvers share: features, training that survives a kill, cards, and which weights serve a task."""
 
-from __future__ import annotations
-
 import json
 import math
 

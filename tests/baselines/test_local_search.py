@@ -1,7 +1,5 @@
 """Local search, simulated annealing and random search, and what counts as a query."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

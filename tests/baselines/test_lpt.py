@@ -1,7 +1,5 @@
 """Longest processing time first, whole and with cuts."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """PolicySolver: policies of all libraries as solvers, best of many episodes, files, runs and boards."""
 
-from __future__ import annotations
-
 import json
 import sys
 

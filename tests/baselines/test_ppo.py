@@ -1,7 +1,5 @@
 """`ppo` and its kin: devices are a set, training can be killed, and what was learned solves other tasks."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 

@@ -1,7 +1,5 @@
 """Rows cut evenly over all devices: where that pays, never where it does not, and so that TorchRec takes the plans."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """SurCo: its assignment has exact gradients, they reach the surrogate costs, and what is deployed fits into memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """TorchRec's planner as a solver: its plans are valid, its own, the same in every process, and held to its rating."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What solvers make of unpooled tables, whose exchanges grow with their ids."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost, make_solver

@@ -1,7 +1,5 @@
 """MLPerf's DLRMv4: what is published of its memory and steps comes out of the suite's tasks."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

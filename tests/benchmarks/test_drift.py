@@ -1,7 +1,5 @@
 """The benchmark of plans under drift: what it counts."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which sizes a solver is timed on, and what stands where there is no figure."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardgym import make_cost

@@ -1,7 +1,5 @@
 """Planners of the benchmark at scale run in processes of their own, up to a cap."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

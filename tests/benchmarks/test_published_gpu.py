@@ -1,7 +1,5 @@
 """The GPU model against published measurements: the page is up to date, the constants are those of the fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import re

@@ -1,7 +1,5 @@
 """How well models order plans that boards measured, and the gate that a judge has to pass."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loads of ranks against replayed streams: the benchmark's own plans, fewer of them, and what it has stored."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

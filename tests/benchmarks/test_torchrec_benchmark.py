@@ -1,7 +1,5 @@
 """Ratios of plans; greedy rules stand for TorchRec's planner."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """doctor: what is missing is named, and a torch that crashes does not take the command down."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import types

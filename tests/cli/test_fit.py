@@ -1,7 +1,5 @@
 """shardgym fit: weights of a learned solver from one command."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

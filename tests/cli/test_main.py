@@ -1,7 +1,5 @@
 """The command itself: help, exit codes, close matches, what is imported, and readers that go away."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """measure: notes of costs, and no plan is best that another cannot be told from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

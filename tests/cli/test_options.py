@@ -1,7 +1,5 @@
 """NAME,KEY=VALUE, tasks by suite and index, and one line for what is not understood."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """plan show --csv, plan diff --json: everything, not the first few."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Plans that people have: one device per table in JSON or CSV, wherever a command reads a plan."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What solvers log and tell of while people wait is shown on standard error, and not with --json."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,7 +1,5 @@
 """run, leaderboard: the main job from the command line, without measuring."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

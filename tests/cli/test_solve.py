@@ -1,7 +1,5 @@
 """solve --initial-plan, and what Ctrl-C leaves."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

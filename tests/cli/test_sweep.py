@@ -1,7 +1,5 @@
 """sweep: machines on the command line, what is written and printed, and what happens after a break."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """solve, plan show, measure, check-solver."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

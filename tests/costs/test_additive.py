@@ -1,7 +1,5 @@
 """Additive prices are those of `evaluate`, for every cost that offers them and for one's own."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

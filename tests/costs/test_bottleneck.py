@@ -1,7 +1,5 @@
 """Who holds up a step: checked by moving the tables that are named, with the same cost model."""
 
-from __future__ import annotations
-
 import re
 from random import Random
 

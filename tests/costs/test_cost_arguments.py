@@ -1,7 +1,5 @@
 """What cost models take for tasks and plans, and what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardgym import CostModel, EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost

@@ -1,7 +1,5 @@
 """Tables that differ from others of their task: in precision, optimiser, features and weights."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

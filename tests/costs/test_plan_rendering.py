@@ -1,7 +1,5 @@
 """Plans as text: every device shown, the worst named, and no line wider than the terminal."""
 
-from __future__ import annotations
-
 import pytest
 from evaluation_toys import CountCost, toy_tasks
 

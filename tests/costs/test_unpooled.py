@@ -1,7 +1,5 @@
 """Unpooled tables, which put out a row for each id: what records say of them, and what costs make of them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What TorchRec's own estimators say of a plan. Importing this module imports TorchRec."""
 
-from __future__ import annotations
-
 import numpy as np
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder

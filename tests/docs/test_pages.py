@@ -1,7 +1,5 @@
 """Pages name every solver, every field of a suite file and every preset, and no other."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every Python and console snippet of the README and the docs runs, in order, page by page."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import runpy

@@ -1,7 +1,5 @@
 """What is generated in documents is what the records and the code say."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Kill `shardgym run` at any moment: the records are whole and a resume finishes the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

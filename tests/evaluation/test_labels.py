@@ -1,7 +1,5 @@
 """Labels: one solver with different settings in one run, its records and its table."""
 
-from __future__ import annotations
-
 import pytest
 from evaluation_toys import TOY, CountCost, ToySuite, toy_tasks
 

@@ -1,7 +1,5 @@
 """shardgym.read_results: records as a pandas DataFrame."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Stopping and continuing: nothing is solved twice, nothing is mixed, nothing is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 

@@ -1,7 +1,5 @@
 """evaluate: what is recorded, who sees which cost model, and what failures become."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Registered solvers refuse wrong arguments in one line that names them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evaluation_toys import INSTALLED

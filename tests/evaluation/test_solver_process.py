@@ -1,7 +1,5 @@
 """Solvers are isolated processes: whatever one does takes its own plan with it, and the run goes on and says so."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

@@ -1,7 +1,5 @@
 """What records hold, packed folders, and solvers and tracks given as objects."""
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 import re

@@ -1,7 +1,5 @@
 """Machines by name, tasks on them, what bounds a plan, and what samples cost."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

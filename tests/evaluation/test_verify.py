@@ -1,7 +1,5 @@
 """verify: every stored plan is scored again, and what disagrees is found."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Solvers that compile or load something do so outside of the time that they solve in."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The search over programs: what it tells a model, what it makes of answers, and what it chooses."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples of reinforcement learning libraries: what they share, and a short run of each that is installed."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

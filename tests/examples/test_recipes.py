@@ -1,7 +1,5 @@
 """The files to copy from `examples/recipes` do what their first lines say."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a user can get wrong: one clear line, exit code 1 or 2, no traceback, no partial file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

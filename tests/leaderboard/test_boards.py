@@ -1,7 +1,5 @@
 """A board is one folder, whose records are of its run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

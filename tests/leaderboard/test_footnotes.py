@@ -1,7 +1,5 @@
 """What stands under a table: judge, oracle, seeds, failures, and what readers must be careful of."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

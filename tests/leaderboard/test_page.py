@@ -1,7 +1,5 @@
 """The page of boards: what it holds, that nothing in a name becomes markup, and what a reader sees and clicks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

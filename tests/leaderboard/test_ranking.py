@@ -1,7 +1,5 @@
 """Ratios, ranks, ties and what failures count, on tables that can be checked by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

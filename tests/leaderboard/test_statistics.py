@@ -1,7 +1,5 @@
 """Intervals and tests over tasks hold what they promise; which measured plans cannot be told from the best."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Simulators with random weights that know all tasks of `random_tasks.py`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from random_simulator import random_simulator

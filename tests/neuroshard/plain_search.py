@@ -4,8 +4,6 @@ One prediction per call: a device's shards are encoded, summed and priced anew, 
 order in which they were placed, as in the published code (`neurosharder.py`). Nothing is shared with `neuroshard`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Random tasks, small enough for the plain search."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from shardgym import EmbeddingTable, ShardingTask, Topology

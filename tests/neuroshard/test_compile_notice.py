@@ -1,7 +1,5 @@
 """The first search says that it is being compiled, and no other does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shard tables and device sets: what is priced once is the same as what is worked out anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from random_tasks import random_task

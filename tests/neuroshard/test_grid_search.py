@@ -1,7 +1,5 @@
 """The inner search on made-up prices that can be followed by hand: placing, and scoring what was placed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

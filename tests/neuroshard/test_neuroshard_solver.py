@@ -1,7 +1,5 @@
 """What the solver does beyond the published search: tight memory, time limits, plans to start from."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`neuroshard_plus` over tables that devices share: prices, the best of all plans, and what it may choose from."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """`neuroshard_plus` on many devices: groups of 2D parallelism, and tasks that are too large to look at everything."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

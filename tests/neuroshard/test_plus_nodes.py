@@ -1,7 +1,5 @@
 """`neuroshard_plus` over several nodes: which node has which of the tables that single nodes hold by rows."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

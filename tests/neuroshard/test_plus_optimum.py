@@ -1,7 +1,5 @@
 """`neuroshard_plus` against every plan there is, on tasks small enough to try them all."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """The parts of `neuroshard_plus`: allocations, pricing, greedy construction, moves, kicks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

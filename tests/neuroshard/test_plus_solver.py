@@ -1,7 +1,5 @@
 """`neuroshard_plus` as a solver: how good its plans are, memory, limits, and what it asks of cost models."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`neuroshard_plus` with rows in the memory of hosts: prices, memory of both, and plans against others."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """The fast search finds what the published one finds."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

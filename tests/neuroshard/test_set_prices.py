@@ -1,7 +1,5 @@
 """Sets priced by sums and sets evaluated on made-up tasks lead the search to the same plans, guessing ahead or not."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What moves from one plan to another, by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans: what is feasible, and what is said about those that are not."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re

@@ -1,7 +1,5 @@
 """Files of ids to read."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 

@@ -1,7 +1,5 @@
 """Ids of a batch: drawn reproducibly by the law, scattered fairly over the rows, and counted."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files of ids: what is read of each format, in which batches, and what is refused in one line."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

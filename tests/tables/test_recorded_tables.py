@@ -1,7 +1,5 @@
 """Tables and pools made of streams, and the recorded ids that are measured with them, of all formats."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

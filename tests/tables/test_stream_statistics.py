@@ -1,7 +1,5 @@
 """What is counted in batches: distinct rows, reuse, ranges, runs, frequencies; and what is fitted to it."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The synthetic pools: what their data promise, held against what is published of the files that they stand for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory that has to hold all of a training step: what shards take, what is left for them, and who refuses what."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

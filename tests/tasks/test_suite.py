@@ -1,7 +1,5 @@
 """Suite: a lazy sequence that checks what it builds, with the tracks that score it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

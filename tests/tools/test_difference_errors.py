@@ -1,7 +1,5 @@
 """Errors of differences: how they are counted, and that the package holds those of today's costs and records."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from pathlib import Path

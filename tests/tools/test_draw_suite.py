@@ -1,7 +1,5 @@
 """Drawing suites in which solvers differ."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tool that writes what is generated in pages: what it changes, what it says, and what it counts."""
 
-from __future__ import annotations
-
 import importlib
 import lzma
 import re

@@ -1,7 +1,5 @@
 """The tool that bounds the plans of boards: what it writes, what it says of records, and stale bounds."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """tools/reproduce.py and tools/check_leaderboards.py: what no longer agrees is a failure."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Runs with stand-ins for processes: resume, repeats, failures, time limit, files, wrong folders."""
 
-from __future__ import annotations
-
 import json
 
 import collection_toys

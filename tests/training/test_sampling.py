@@ -1,7 +1,5 @@
 """What is drawn for samples: the same for ever, axes apart from each other, roles apart, within limits."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -3,8 +3,6 @@
 TEST FIXTURE ONLY. Nothing here was measured; the errors of models trained on it say nothing about real hardware.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets for pre-training: files written and read, what is read together, what is left out, and at which pace."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A solver is handed the oracle: nothing of the judge can be reached from there."""
 
-from __future__ import annotations
-
 import gc
 import types
 

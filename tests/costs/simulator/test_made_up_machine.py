@@ -3,8 +3,6 @@
 TEST FIXTURE ONLY: times are a formula, so errors say nothing about real hardware.
 """
 
-from __future__ import annotations
-
 import json
 
 import collection_toys

@@ -1,7 +1,5 @@
 """Pre-training: deterministic, honest about its errors, and strict about what it learns from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

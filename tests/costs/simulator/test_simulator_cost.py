@@ -1,7 +1,5 @@
 """SimulatorCost: whole plans, with weights trained on a made-up machine."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

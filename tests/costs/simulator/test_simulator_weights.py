@@ -1,7 +1,5 @@
 """Files of weights: the same bytes for the same training, refused when they are something else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

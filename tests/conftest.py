@@ -1,5 +1,6 @@
 """A task small enough to work out by hand, shared by all tests, and how runs of one kind of tests start sooner."""
 
+import importlib
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +32,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The pages of the documentation come first: they are one file of minutes, and no worker should end with it."""
     items.sort(key=lambda item: item.path.name != "test_snippets.py")
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return a function that imports a script of `benchmarks/`, `tools/` or `examples/` by its name."""
+    for folder in ("benchmarks", "tools", "examples"):
+        monkeypatch.syspath_prepend(Path(__file__).parents[1] / folder)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # benchmarks set them at import
+    return importlib.import_module
 
 
 @pytest.fixture

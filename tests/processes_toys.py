@@ -26,8 +26,6 @@ def start(settings):
             os._exit(3)
         if message == "return":
             raise SystemExit(4)
-        if message == "wait":
-            time.sleep(60)
         if message == "hold":  # no thread of the process runs meanwhile
             ctypes.PyDLL(None).sleep(60)
         if message == "refuse":

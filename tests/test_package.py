@@ -1,7 +1,6 @@
 """The package as a whole: what an import loads."""
 
 import ast
-import graphlib
 import re
 import subprocess
 import sys
@@ -60,20 +59,3 @@ def test_every_package_that_is_imported_is_declared():
     foreign = imported - sys.stdlib_module_names - {"shardgym", "baselines", "neuroshard"} - apart
     assert "numpy" in foreign
     assert {name for name in foreign if other_names.get(name, name) not in declared} == set()
-
-
-def test_no_module_imports_another_one_in_a_circle():
-    root = Path(__file__).parents[1]
-    names = {}
-    for path in (path for folder in ("shardgym", "baselines", "neuroshard") for path in (root / folder).rglob("*.py")):
-        names[".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")] = path
-    imported = {name: set() for name in names}
-    for name, path in names.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                found = {f"{node.module}.{alias.name}" for alias in node.names}
-                imported[name] |= {one if one in names else node.module for one in found} & names.keys()
-            elif isinstance(node, ast.Import):
-                imported[name] |= {alias.name for alias in node.names} & names.keys()
-    assert sum(map(len, imported.values())) > len(names)
-    graphlib.TopologicalSorter(imported).prepare()  # raises CycleError

@@ -81,7 +81,7 @@ def test_children_are_copies_of_one_server_and_can_use_threads(start):
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ("wait", "its process took longer than 0.3 s and was stopped"),
+        ("hold", "its process took longer than 0.3 s and was stopped"),
         ("leave", "its process ended with exit code 3: on purpose"),
         ("return", "its process ended with exit code 4: it printed nothing"),
         ("fork and leave", "its process ended with exit code 3: it printed nothing"),
@@ -91,7 +91,7 @@ def test_the_end_of_a_child_is_told_with_its_last_line(start, message, reason):
     child = start(quiet=True)
     facts(child)
     with pytest.raises(ChildError) as caught:
-        ask(child, message, 0.3 if message == "wait" else 20.0)
+        ask(child, message, 0.3 if message == "hold" else 20.0)
     assert str(caught.value) == reason
     assert child.dead
 

@@ -1,8 +1,6 @@
 """The benchmark of plans under drift: what it counts."""
 
 import dataclasses
-import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,8 @@ pytestmark = pytest.mark.repository
 
 
 @pytest.fixture
-def drift(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    return importlib.import_module("drift")
+def drift(script):
+    return script("drift")
 
 
 def tasks():

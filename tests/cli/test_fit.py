@@ -24,12 +24,6 @@ class Simple:
         (folder / "count").write_text(str(self.count))
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_fitted_weights_solve(here, capsys):
     assert main([*FIT, "--steps", "2", "--seed", "1"]) == 0
     folder = "weights/dreamshard/tiny-v1/seed-1"

@@ -13,9 +13,9 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A folder with ids in Parquet and as text, and with tables."""
-    monkeypatch.chdir(tmp_path)
+def files(here):
+    """Ids in Parquet and as text, and tables."""
+    (here / "task.json").unlink()  # tasks are imported here
     rng = np.random.default_rng(0)
     users = rng.integers(0, 50, 100) % (1 + rng.integers(0, 50, 100))
     columns = {
@@ -25,9 +25,8 @@ def here(tmp_path, monkeypatch):
     }
     parquet.write_table(pyarrow.table(columns), "ids.parquet")
     line = "\t".join(["1"] * 14 + ["68fd1e64"] * 26) + "\n"
-    (tmp_path / "clicks.tsv").write_text(line * 20)
-    (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
-    return tmp_path
+    (here / "clicks.tsv").write_text(line * 20)
+    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
 
 
 def test_ids_become_a_task(capsys):
@@ -109,18 +108,9 @@ def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
     [
         (["ids.parquet"], "says no batch size; give --batch-size"),
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown feature of ids.parquet 'users'"),
-        (
-            ["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"],
-            "'--dim': expected one value for all",
-        ),
-        (
-            ["ids.parquet", "--batch-size", "9", "--dim", "user=6"],
-            "divisible by 4, table 'user' has 6 columns",
-        ),
-        (
-            ["ids.parquet", "--batch-size", "9", "--hash-size", "user="],
-            "'--hash-size': '' is not a valid",
-        ),
+        (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "'--dim': expected one value for all"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "divisible by 4, table 'user' has 6 columns"),
+        (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "'--hash-size': '' is not a valid"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),

@@ -26,23 +26,14 @@ class NotedCost(DriftingCost):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A task, two plans of 2 ms, one of 3 ms with a note of its own, and one that does not fit.
+def plans(here):
+    """Two plans of 2 ms, one of 3 ms with a note of its own, and one that does not fit.
 
     A cost of DriftingCost has a standard error of 1 %.
     """
-    monkeypatch.chdir(tmp_path)
-    task = toy_tasks(1)[0]
-    (tmp_path / "task.json").write_text(task.to_json())
-    plans = {"even": [0, 0, 1, 1], "mirror": [1, 1, 0, 0], "uneven": [0, 0, 0, 1], "full": [0, 0, 0, 0]}
-    for name, devices in plans.items():
-        (tmp_path / f"{name}.json").write_text(ShardingPlan.table_wise(task, devices).to_json())
-    return tmp_path
-
-
-def printed(capsys, *command: str) -> list[str]:
-    main(list(command))
-    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    devices_of = {"even": [0, 0, 1, 1], "mirror": [1, 1, 0, 0], "uneven": [0, 0, 0, 1], "full": [0, 0, 0, 0]}
+    for name, devices in devices_of.items():
+        (here / f"{name}.json").write_text(ShardingPlan.table_wise(toy_tasks(1)[0], devices).to_json())
 
 
 SOLVE = ["solve", "task.json", "--solver", "evaluation_toys:Lopsided", "-o", "plan.json", "--oracle", COST[1]]

@@ -17,13 +17,11 @@ DIFF = ["plan", "diff", "task.json", "a.json", "b.json"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A current folder with a task and two plans that differ in all 40 tables."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.json").write_text(TASK.to_json())
-    (tmp_path / "a.json").write_text(ShardingPlan.table_wise(TASK, [0, 1] * 20).to_json())
-    (tmp_path / "b.json").write_text(ShardingPlan.table_wise(TASK, [1, 0] * 20).to_json())
-    return tmp_path
+def plans(here):
+    """Two plans that differ in all 40 tables."""
+    (here / "task.json").write_text(TASK.to_json())
+    (here / "a.json").write_text(ShardingPlan.table_wise(TASK, [0, 1] * 20).to_json())
+    (here / "b.json").write_text(ShardingPlan.table_wise(TASK, [1, 0] * 20).to_json())
 
 
 def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
@@ -42,15 +40,6 @@ def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
     (here / "a.csv").write_text(text)
     assert main(["plan", "diff", "task.json", "a.json", "a.csv"]) == 0
     assert "0 tables moved, 0 cut differently, 40 the same" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_diff_lists_30_tables_and_its_document_all(capsys):
-    main(DIFF)
-    text = capsys.readouterr().out
-    assert text.count("moved '") == 30
-    assert "... and 10 more; --json lists them" in text
-    main([*DIFF, "--json"])
-    assert len(json.loads(capsys.readouterr().out)["changes"]) == 40
 
 
 def test_a_diff_says_whether_the_costs_error_is_smaller(here, capsys):
@@ -72,6 +61,8 @@ def test_a_diff_says_what_moves(capsys):
     assert main([*DIFF[:4], "a.json", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert (page["moved_bytes"], page["transfer_ms"]) == ({"intra": 0, "inter": 0, "host": 0}, 0.0)
+    assert main([*DIFF, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["changes"]) == 40
 
 
 def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):

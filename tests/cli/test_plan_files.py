@@ -17,14 +17,6 @@ MAPPING = {"t0": 0, "t1": 0, "t2": 1, "t3": 1}
 CUT = ShardingPlan.of(TASK, [*HALVES.shards[:3], Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)])
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty current folder with a task file."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.json").write_text(TASK.to_json())
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from evaluation_toys import Halves, toy_tasks
+from evaluation_toys import Halves
 
 from shardgym.cli import main
 from shardgym.cli import solve as solve_module
@@ -33,17 +33,10 @@ class Tells(Halves):
 SOLVE = ["solve", "task.json", "-o", "plan.json", "--solver"]
 COMMANDS = {
     "solve": [*SOLVE, "test_remarks:Slow"],
-    "run": ["run", "--suite", "toys.json", "--cost", "roofline", "--oracle", "roofline", "--solver",
+    "run": ["run", "--suite", "task.json", "--cost", "roofline", "--oracle", "roofline", "--solver",
             "test_remarks:Slow"],
     "check-solver": ["check-solver", "test_remarks:Slow"],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.json").write_text(toy_tasks(1)[0].to_json())
-    (tmp_path / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks(1)]))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

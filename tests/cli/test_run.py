@@ -6,17 +6,15 @@ import pytest
 from evaluation_toys import toy_tasks
 
 from shardgym.cli import main
-from shardgym.evaluation import read_records
 from shardgym.leaderboard import BASE
 
 ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 
 
 @pytest.fixture
-def toys(tmp_path, monkeypatch):
-    """A suite file of three toy tasks, and an empty current folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks()]))
+def toys(here):
+    """A suite file of three toy tasks."""
+    (here / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks()]))
     return "toys.json"
 
 
@@ -66,12 +64,6 @@ def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
     assert told[0].endswith("; 2 more infeasible, see results/toys-roofline/records.jsonl")
     # Nothing was solved, though the base of tables solved all.
     assert main(["run", "--suite", toys, *ROOFLINE, *solvers[:2]]) == 1
-
-
-def test_ctrl_c_keeps_the_records(toys, tmp_path, capsys):
-    assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:Interrupted"]) == 130
-    assert capsys.readouterr().err == "shardgym: error: interrupted\n"
-    assert len(read_records(tmp_path / "results/toys-roofline/records.jsonl")) == 2
 
 
 def test_a_second_run_says_that_everything_was_there(toys, capsys, caplog):

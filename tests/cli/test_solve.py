@@ -27,17 +27,9 @@ class TakesAnything(Halves):
         return options["initial_plan"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A current folder with a task and what is in use now."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.json").write_text(TASK.to_json())
-    (tmp_path / "now.csv").write_text("table,devices\nt0,1\nt1,0\nt2,1\nt3,0\n")
-    return tmp_path
-
-
 @pytest.mark.parametrize("solver", ["Keeps", "TakesAnything"])
-def test_the_solver_gets_the_plan_and_what_moves_is_said(capsys, solver):
+def test_the_solver_gets_the_plan_and_what_moves_is_said(here, capsys, solver):
+    (here / "now.csv").write_text("table,devices\nt0,1\nt1,0\nt2,1\nt3,0\n")
     command = [*SOLVE, f"test_solve:{solver}", "--initial-plan", "now.csv"]
     assert main(command) == 0
     assert "nothing moves" in capsys.readouterr().out

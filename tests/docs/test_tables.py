@@ -1,7 +1,6 @@
 """What is generated in documents is what the records and the code say."""
 
 import functools
-import importlib
 import json
 from pathlib import Path
 
@@ -20,29 +19,19 @@ pytestmark = pytest.mark.repository
 
 
 @pytest.mark.parametrize("page", FILLED, ids=lambda page: page.parent.name)
-def test_what_is_generated_in_a_page_is_up_to_date(page: Path, monkeypatch):
+def test_what_is_generated_in_a_page_is_up_to_date(page, script):
     """As `python tools/fill_pages.py --check` says."""
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    assert not importlib.import_module("fill_pages").outdated([page])
+    assert not script("fill_pages").outdated([page])
 
 
-def test_what_a_command_prints_is_shown_below_it(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    tool = importlib.import_module("fill_pages")
+def test_what_a_command_prints_is_shown_below_it(script, tmp_path):
+    tool = script("fill_pages")
     page = "<!-- run: shardgym list costs --json -->\n<!-- end -->\n"
     filled = tool.filled(page, tmp_path / "page.md")
     assert "\n```text\n$ shardgym list costs --json\n[\n" in filled
     assert tool.filled(filled, tmp_path / "page.md") == filled
     with pytest.raises(InputError, match="'shardgym solve nothing' ends with 2: shardgym: error: Missing option"):
         tool.printed("shardgym solve nothing")
-
-
-def test_the_readme_shows_the_table_that_its_command_makes():
-    """All solvers of the main job, measured."""
-    text = (ROOT / "README.md").read_text()
-    assert "quick-v1: 10 tasks, judged by fbgemm" in text
-    for solver in load_suite("quick-v1").solvers:
-        assert f" {solver} " in text
 
 
 def test_committed_records_are_of_committed_code_and_of_shipped_tasks():

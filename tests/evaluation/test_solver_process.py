@@ -54,26 +54,10 @@ class PressesKeys(OnTheSecondTask):
         raise KeyboardInterrupt("no user did that")
 
 
-class LeavesACopy(OnTheSecondTask):
-    """The copy goes on and holds what the process held."""
-
-    def odd(self):
-        if os.fork():
-            os._exit(3)
-        time.sleep(60)
-
-
 class NeverEnds(OnTheSecondTask):
     def odd(self):
         while True:
             time.sleep(60)
-
-
-class HoldsTheInterpreter(OnTheSecondTask):
-    """No thread of the process runs meanwhile."""
-
-    def odd(self):
-        ctypes.PyDLL(None).sleep(60)
 
 
 class ReadsTheTerminal(OnTheSecondTask):
@@ -135,9 +119,7 @@ def run(out, *names, limit=3, **options):
         ("Leaves", "its process ended with exit code 0"),
         ("Segfaults", "its process was killed by signal 11 (SIGSEGV)"),
         ("PressesKeys", "KeyboardInterrupt: no user did that"),
-        ("LeavesACopy", "its process ended with exit code 3"),
         ("NeverEnds", "its process took longer than 1.5 s and was stopped"),
-        ("HoldsTheInterpreter", "its process took longer than 1.5 s and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),
     ],
 )
@@ -157,15 +139,6 @@ def test_a_solver_that_cannot_be_made_is_an_error_before_anything_is_solved(tmp_
     with pytest.raises(InputError, match=f"'{THIS}{name}' cannot be made: {why}"):
         run(tmp_path / "out", name, "Halves")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_run_whose_solver_exits_does_not_end_with_0(tmp_path, capsys):
-    suite = tmp_path / "toys.json"
-    suite.write_text(json.dumps([task.to_dict() for task in toy_tasks()]))
-    command = ["run", "--suite", str(suite), "--cost", "roofline", "--out", str(tmp_path / "out")]
-    assert main([*command, "--solver", THIS + "LeavesWhenMade"]) == 2
-    assert main([*command, "--solver", THIS + "Leaves"]) == 1
-    assert "on task 1, error: its process ended with exit code 0" in capsys.readouterr().err
 
 
 def test_a_process_that_died_between_tasks_costs_nothing():

@@ -83,10 +83,6 @@ def test_solve_does_not_count_it_either(tmp_path, monkeypatch, capsys):
     assert Warms.calls == ["warm up with 1 table and roofline", "solve"]
 
 
-def test_solvers_without_need_are_left_alone():
-    warm_up(Halves(), toy_tasks(1)[0], make_cost("roofline"))
-
-
 WARMED_UP = """
 import pkgutil
 from evaluation_toys import toy_tasks

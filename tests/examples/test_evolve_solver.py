@@ -2,21 +2,15 @@
 
 import math
 import sys
-from pathlib import Path
 
 import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.repository
 
 
 @pytest.fixture
-def evolve(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    import evolve_solver
-
-    yield evolve_solver
+def evolve(script):
+    yield script("evolve_solver")
     for name in [name for name in sys.modules if name.startswith("candidate_")]:
         del sys.modules[name]
     sys.path[:] = [path for path in sys.path if not path.endswith("evolved")]

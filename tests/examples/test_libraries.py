@@ -1,6 +1,5 @@
 """The examples of reinforcement learning libraries: what they share, and a short run of each that is installed."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -20,12 +19,10 @@ pytestmark = pytest.mark.repository
 
 
 @pytest.fixture
-def example(monkeypatch):
+def example(script, monkeypatch):
     """Return a function that imports a script by its name; its suite is of small tasks."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    shared = importlib.import_module("columnwise")
-    monkeypatch.setattr(shared, "SUITE", "tiny-v1")
-    return importlib.import_module
+    monkeypatch.setattr(script("columnwise"), "SUITE", "tiny-v1")
+    return script
 
 
 def test_advantages_stop_where_episodes_end(example):

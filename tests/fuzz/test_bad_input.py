@@ -46,7 +46,6 @@ def refused(capsys, folder, arguments, part=""):
 
 
 SOLVE = ["solve", "task.json", "--solver", "dim_greedy", "-o", "out.json"]
-SHOW = ["plan", "show", "task.json", "plan.json"]
 ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 RUN = ["run", "--suite", "task.json", *ROOFLINE, "--solver", "random", "--out", "out"]
 
@@ -63,59 +62,20 @@ def with_field(data, path, value):
 
 
 @pytest.mark.parametrize(
-    ("file", "path", "value", "part"),
-    [
-        ("task", ("batch_size",), -4, "batch_size: "),
-        ("task", ("batch_sise",), 64, "batch_sise"),
-        ("plan", ("task_hash",), "0" * 64, "plan is for task 000000000000"),
-        ("plan", ("shards", 0, "devise"), 1, "shards.0.devise"),
-    ],
-)
-def test_a_wrong_field_is_refused_by_name(here, capsys, file, path, value, part):
-    (here / f"{file}.json").write_text(json.dumps(with_field({"task": TASK, "plan": PLAN}[file], path, value)))
-    refused(capsys, here, SHOW, part)
-
-
-@pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["run", "--suite", "quick-v2"], "did you mean quick-v1"),
         (["run", "--suite", "nowhere.yaml"], "cannot read nowhere.yaml"),
-        ([*RUN, "--solver", "dimgreedy"], "did you mean dim_greedy"),
-        ([*RUN, "--solver", "no_such_module:Solver"], "cannot import 'no_such_module'"),
-        ([*RUN, "--solver", "evaluation_toys:Halvs"], "did you mean Halves"),
-        ([*RUN, "--cost", "roofine"], "did you mean roofline"),
         ([*RUN, "--time-limit", "nan"], "time_limit_s"),
         ([*RUN, "--resume", "al"], "'al' is not one of 'missing', 'all'"),
         ([*RUN, "--out", "task.json"], "task.json"),
         (["measure", "task.json", "plan.json", "--device", "gpu"], "--device"),
-        (["verify", "nowhere"], "does not exist"),
         (["leaderboard", "task.json"], "task.json"),
         (["solve", "quik-v1/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v1"),
     ],
 )
 def test_wrong_names_get_a_close_match_or_the_place(here, capsys, arguments, part):
     refused(capsys, here, arguments, part)
-
-
-def test_a_task_that_cannot_fit_is_exit_code_1(here, capsys):
-    (here / "task.json").write_text(json.dumps(with_field(TASK, ("topology", "memory_bytes"), [480, 100])))
-    assert main(SOLVE) == 1
-    assert "fits on no device" in capsys.readouterr().err
-    assert not (here / "out.json").exists()
-
-
-@pytest.mark.parametrize("position", [3, 9])
-def test_truncated_records_are_found(here, capsys, position):
-    assert main(RUN) == 0
-    path = here / "out" / "records.jsonl"
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) * position // 10] + b"\n")
-    capsys.readouterr()
-    line = 1 + content[: len(content) * position // 10].count(b"\n")
-    refused(capsys, here, RUN, f"records.jsonl:{line}: ")
-    assert main(["verify", "out"]) == 1
-    assert f"records.jsonl:{line}" in capsys.readouterr().out
 
 
 PATHS = [

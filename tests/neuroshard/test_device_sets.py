@@ -61,27 +61,3 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
         backwards = sets.add(backwards, np.array([shard]))
     assert backwards[0] == devices[0]
     assert sets.count == count + 2
-
-
-def test_many_sets_survive_growing(simulator, monkeypatch):
-    monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 512)
-    shards = ShardTable(random_task(8, 12, 2))
-    sets = by_sums_of(shards, simulator)
-    rng = np.random.default_rng(0)
-    numbers = np.zeros(300, dtype=np.int64)
-    for _ in range(12):
-        numbers = sets.add(numbers, rng.choice(shards.reached_by_halving(), 300))
-    assert sets.count > 3000
-    alone = by_sums_of(shards, simulator)
-    one = np.zeros(1, dtype=np.int64)
-    for shard in sets.members(int(numbers[17])):
-        one = alone.add(one, np.array([shard]))
-    assert alone.table.compute_ms[one[0]] == pytest.approx(sets.table.compute_ms[numbers[17]], rel=1e-9)
-
-
-def test_more_shards_than_there_is_room_for_at_first(simulator, monkeypatch):
-    monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 512)
-    shards = ShardTable(random_task(9, 1100, 2))
-    sets = by_sums_of(shards, simulator)
-    singles = sets.single_ms(shards.whole)
-    assert singles[-1] == by_sums_of(shards, simulator).single_ms(shards.whole[-1:])[0] > 0

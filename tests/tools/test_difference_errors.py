@@ -1,8 +1,6 @@
 """Errors of differences: how they are counted, and that the package holds those of today's costs and records."""
 
-import importlib
 import math
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,8 @@ pytestmark = pytest.mark.repository
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
-    return importlib.import_module("difference_errors")
+def tool(script):
+    return script("difference_errors")
 
 
 def test_pairs_are_of_one_group_and_within_a_factor_of_two(tool):

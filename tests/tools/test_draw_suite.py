@@ -1,8 +1,6 @@
 """Drawing suites in which solvers differ."""
 
 import dataclasses
-import importlib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -24,9 +22,8 @@ SUITE = {"description": "d", "judge": "fbgemm", "oracle": "simulator", "tasks": 
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
-    return importlib.import_module("draw_suite")
+def tool(script):
+    return script("draw_suite")
 
 
 @pytest.fixture

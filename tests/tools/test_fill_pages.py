@@ -1,10 +1,8 @@
 """The tool that writes what is generated in pages: what it changes, what it says, and what it counts."""
 
-import importlib
 import lzma
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,8 @@ STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
-    return importlib.import_module("fill_pages")
+def tool(script):
+    return script("fill_pages")
 
 
 @pytest.fixture
@@ -85,14 +82,8 @@ def test_what_environments_say_of_themselves_goes_into_a_page(tool, page):
     page.write_text("<!-- env: ShardGym/ColumnWise-v0 -->\n<!-- end -->\n")
     assert tool.main([str(page)]) == 0
     text = page.read_text()
-    for part in (
-        "**Action.**",
-        "**Observation.**",
-        "**Reward, End.**",
-        "**Info.**",
-        "- `max_devices`: halve the shard.",
-    ):
-        assert part in text
+    headings = ["**Action.**", "**Observation.**", "**Reward, End.**", "**Info.**"]
+    assert all(part in text for part in [*headings, "- `max_devices`: halve the shard."])
     assert "Args:" not in text
     page.write_text("<!-- env: ShardGym/Other-v0 -->\n<!-- end -->\n")
     assert tool.main([str(page)]) == InputError.exit_code

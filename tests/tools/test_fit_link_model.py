@@ -1,8 +1,6 @@
 """The fit of the link model finds a known one again; without root it says so and fits nothing."""
 
-import importlib
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +9,8 @@ from shardgym.costs.link_model import LinkModel
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
-    return importlib.import_module("fit_link_model")
+def tool(script):
+    return script("fit_link_model")
 
 
 def test_a_known_model_is_found_again_and_held_against_exchanges_it_has_not_seen(tool):

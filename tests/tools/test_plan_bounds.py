@@ -1,8 +1,6 @@
 """The tool that bounds the plans of boards: what it writes, what it says of records, and stale bounds."""
 
-import importlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,10 +23,9 @@ class Tasks:
 
 
 @pytest.fixture
-def board(tmp_path, monkeypatch):
+def board(script, tmp_path, monkeypatch):
     """A folder with a run, and the tool."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
-    tool = importlib.import_module("plan_bounds")
+    tool = script("plan_bounds")
     monkeypatch.setattr(tool, "load_suite", lambda name: {"toys": Tasks()}[name])
     evaluate(
         Tasks(), ["lpt", "dim_greedy"], out=tmp_path, judge="gpu", oracle="roofline", isolate=False, progress=False

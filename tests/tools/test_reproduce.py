@@ -1,7 +1,6 @@
 """tools/reproduce.py and tools/check_leaderboards.py: what no longer agrees is a failure."""
 
 import dataclasses
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -16,9 +15,8 @@ pytestmark = pytest.mark.repository
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    return importlib.import_module
+def reproduce(script):
+    return script("reproduce")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +34,7 @@ def scaled(records, factor, solvers):
     ]
 
 
-def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(tool, records):
-    reproduce = tool("reproduce")
+def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(reproduce, records):
     slower = scaled(records, 3.0, {r.solver for r in records})
     simulated, _, measured = reproduce.PARTS
     assert reproduce.compare(simulated, records, records) == reproduce.compare(measured, records, slower) == []
@@ -45,24 +42,21 @@ def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(too
 
 
 @pytest.mark.parametrize(("number", "factor"), [(0, 1.02), (2, 1.5)])
-def test_other_costs_of_a_solver_fail(tool, records, number, factor):
-    reproduce = tool("reproduce")
+def test_other_costs_of_a_solver_fail(reproduce, records, number, factor):
     part = reproduce.PARTS[number]
     found = reproduce.compare(part, records, scaled(records, factor, {"neuroshard"}))
     assert found == [f"{part.suite}: costs of neuroshard are {factor:.3f} times those of the board"]
 
 
-def test_too_few_tasks_fail(tool, records):
-    reproduce = tool("reproduce")
+def test_too_few_tasks_fail(reproduce, records):
     fewer = [r for r in records if r.solver != "random" or r.task_index < 5]
     assert reproduce.compare(reproduce.PARTS[2], records, fewer) == [
         "quick-v1: random has 5 tasks in common, expected at least 6"
     ]
 
 
-def test_runs_that_fail_and_records_that_differ_are_not_reproduced(tool, monkeypatch, tmp_path, capsys):
+def test_runs_that_fail_and_records_that_differ_are_not_reproduced(reproduce, monkeypatch, tmp_path, capsys):
     """A solver without a search on one task, run and verified; then the program that runs it fails."""
-    reproduce = tool("reproduce")
     part = reproduce.Part("dlrm4-v2", "simulator", 1, 0.01)
     monkeypatch.setattr(reproduce, "PARTS", (part,))
     monkeypatch.setattr(reproduce, "load_suite", lambda name: type("Suite", (), {"solvers": ["lpt"]}))
@@ -74,9 +68,9 @@ def test_runs_that_fail_and_records_that_differ_are_not_reproduced(tool, monkeyp
     assert reproduce.run_again(part, tmp_path, 60)[0] == f"{tmp_path.name}: 'shardgym run' ended with exit code 1"
 
 
-def test_boards_are_scored_again(tool, tmp_path, capsys):
+def test_boards_are_scored_again(script, tmp_path, capsys):
     """The records of one task, and one of them forged."""
-    check = tool("check_leaderboards")
+    check = script("check_leaderboards")
     source = ROOT / "leaderboards" / "dlrm4-v2-simulator"
     shutil.copy(source / "run.json", tmp_path)
     lines = [line.text.decode() for line in read_lines(source / "records.jsonl.xz")]

@@ -103,17 +103,6 @@ def test_far_outside_twice_the_batch_is_twice_the_time(networks):
     assert larger / large == pytest.approx(2, rel=0.1)
 
 
-def test_errors_are_near_the_noise(model):
-    card = json.loads((model / "oracle.json").read_text())
-    assert card["errors"]["compute"]["mape"] < 0.2
-    assert (card["settings"]["epochs"], card["settings"]["least_steps"]) == (40, 0)
-    assert set(card["data_sha256"]) == set(card["paces"]) == {"0/compute.parquet", "1/compute.parquet"}
-    # The made-up machine is the same on all days.
-    assert all(pace == pytest.approx([1.0, 1.0], abs=0.1) for pace in card["paces"].values())
-    judge = json.loads((model / "judge.json").read_text())
-    assert judge["errors"]["compute"]["mape"] < 0.35
-
-
 def test_what_is_unlike_the_data_as_a_whole_is_noted(model):
     for role in ("oracle", "judge"):
         cost = make_cost("simulator", weights=str(model), role=role)

@@ -27,6 +27,7 @@ from shardgym.tasks.suites.spec import CostChoice
 @click.option("--steps", type=click.IntRange(0), help="Tasks of complete steps (default: 500; none on cuda).")
 @click.option("--space", "space_file", metavar="FILE", help="What shard sets are drawn from (JSON); see docs.")
 @click.option("--minutes", type=ABOVE_0, metavar="X", help="Begin nothing new after so long.")
+@click.option("--repeated", type=click.FloatRange(0, 1), help="Share that is measured twice (default: 0.15).")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of all draws.")
 @json_option
 def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) -> int:

@@ -31,6 +31,7 @@ from shardgym.records import canonical_json, parse_json, sha256
 from shardgym.tables.table import REUSE_BINS
 from shardgym.training.samples import STEP_PARTS, DataInfo, Kind, write_rows
 from shardgym.training.sampling import Role, Space, draw_shard_set, random_of
+from shardgym.training.share_sampling import draw_share
 from shardgym.training.step_sampling import DEVICES, Plan, draw_plans, num_devices
 
 #: What all measurements of a folder have in common, a `DataInfo`; and the measurements, one JSON line each.
@@ -45,7 +46,7 @@ _TURNS: tuple[Role, ...] = (
     "oracle", "oracle", "test", "judge", "oracle", "oracle", "judge", "oracle", "oracle", "judge"
 )  # fmt: skip
 #: Share of the samples that is measured a second time, at another moment.
-_REPEATED = 0.15
+REPEATED = 0.15
 
 #: Seconds that one sample may take before its process is replaced.
 _TIMEOUT_S = 120.0
@@ -90,6 +91,7 @@ def collect(
     steps: int | None = None,
     minutes: float | None = None,
     space: Space | None = None,
+    repeated: float = REPEATED,
     seed: int = 0,
     progress: bool = False,
 ) -> Summary:
@@ -106,11 +108,13 @@ def collect(
             `STEPS` when None.
         minutes: begin nothing new after that long.
         space: that shard sets are drawn from; `Space()` when None.
+        repeated: share of the samples, and of the tasks, that is measured a second time, at another moment.
         seed: of all draws.
         progress: show progress on standard error.
 
     Raises:
-        InputError: steps are wanted of CUDA, or the folder is in use, damaged or about something else.
+        InputError: steps are wanted of CUDA, `repeated` is no share, the folder is in use, damaged or about something
+            else, or nothing can be drawn like a suite of the space.
         MissingDependencyError: FBGEMM or pyarrow are not installed.
         MeasurementError: no process can be started.
     """
@@ -118,6 +122,8 @@ def collect(
         raise UnknownNameError("device", device, ("cpu", "cuda"))
     if steps and device == "cuda":
         raise InputError(f"steps={steps} on cuda: complete steps are measured on the CPU; use steps=0")
+    if not 0 <= repeated <= 1:
+        raise InputError(f"repeated={repeated}: expected a share of the samples, 0 to 1")
     space = space or Space()
     notices = []
     if device == "cpu":
@@ -130,7 +136,7 @@ def collect(
     import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
     most = RANKS_PER_CORE * len(usable_cores())
-    wanted = _samples("compute", samples) + _samples("steps", steps or 0)
+    wanted = _samples("compute", samples, repeated) + _samples("steps", steps or 0, repeated)
     wanted = [s for s in wanted if s.kind == "compute" or num_devices(seed, s.role, s.number) <= most]
     if steps and most < max(DEVICES):
         notices.append(f"tasks of more than {most} devices were left out: this machine runs up to {most} processes")
@@ -161,8 +167,8 @@ def collect(
     )
 
 
-def _samples(kind: Kind, count: int) -> list[Sample]:
-    repeats = [(number, 0) for number in range(count)] + [(number, 1) for number in range(round(_REPEATED * count))]
+def _samples(kind: Kind, count: int, repeated: float) -> list[Sample]:
+    repeats = [(number, 0) for number in range(count)] + [(number, 1) for number in range(round(repeated * count))]
     return [Sample(kind, _TURNS[number % len(_TURNS)], number, repeat) for number, repeat in repeats]
 
 
@@ -249,7 +255,8 @@ class _Measuring:
         return self._shard_set(sample) if sample.kind == "compute" else self._task(sample)
 
     def _shard_set(self, sample: Sample) -> tuple[list[dict[str, Any]], str]:
-        held = draw_shard_set(self._space, self._seed, sample.role, sample.number)
+        draw = draw_share if self._space.suites else draw_shard_set
+        held = draw(self._space, self._seed, sample.role, sample.number)
         values = held.batch_size * sum(shard.ids_per_sample * shard.width for shard in held.shards)
         iterations = _SMALL_ITERATIONS if values < _SMALL_VALUES else _ITERATIONS
         try:

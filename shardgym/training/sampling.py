@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
-from shardgym.records import CONFIG, Number, Record, Whole
+from shardgym.records import CONFIG, Name, Number, Record, Whole
 from shardgym.tables.ids import expected_row_shares
 from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision, UniformIds, ZipfIds
@@ -87,6 +87,9 @@ class Space(Record):
     shards: WholeRange = (1, 250)
     #: That a shard set may take, optimiser state included.
     memory_bytes: Annotated[Whole, Field(ge=2**20)] = 3 * GIB
+    #: Suites whose tasks are drawn anew, for what a device of a plan holds; nothing else of a space then counts but its
+    #: memory, see `share_sampling.py`.
+    suites: tuple[Name, ...] = ()
     schema: Literal["shardgym.space/1"] = "shardgym.space/1"
 
     @model_validator(mode="after")

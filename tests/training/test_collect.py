@@ -100,6 +100,25 @@ def test_a_run_that_is_killed_ends_with_the_same_measurements_and_more_can_be_as
     assert set(lines(tmp_path / "whole")) < set(lines(tmp_path / "killed"))
 
 
+def test_repeats_may_be_left_for_later(toys, tmp_path):
+    first = collect(tmp_path, **SMALL, repeated=0)
+    assert first.noise == {"compute": {"pairs": 0}, "steps": {"pairs": 0}}
+    again = collect(tmp_path, **SMALL, repeated=0.25)
+    assert again.noise["compute"]["pairs"] == 5
+    assert again.noise["steps"]["pairs"] > 0
+    assert again.missing == 0
+    with pytest.raises(InputError, match="repeated=15: expected a share of the samples, 0 to 1"):
+        collect(tmp_path, **SMALL, repeated=15)
+
+
+def test_samples_may_be_shares_of_devices_in_plans_of_suites(toys, tmp_path):
+    space = Space(suites=("dlrm4-gpu-v1",))
+    assert collect(tmp_path, samples=10, steps=0, space=space).missing == 0
+    (found,) = {row["batch_size"] for row in read_file(tmp_path / "compute.parquet", "compute")[1].to_pylist()}
+    assert found == 65_536
+    assert read_file(tmp_path / "compute.parquet", "compute")[0].settings["space"]["suites"] == ["dlrm4-gpu-v1"]
+
+
 def test_a_failure_is_kept_with_its_reason_and_tried_again(toys, tmp_path):
     pool, group = toys
     pool.refuses, pool.waits, group.broken = frozenset({3}), frozenset({4}), True
@@ -188,7 +207,7 @@ def test_real_kernels_and_real_steps_of_a_task_of_two_devices(tmp_path, monkeypa
 
     task = min((number for number in range(30) if num_devices(0, "oracle", number) == 2), key=weights)
     chosen = {"compute": ("test", 0), "steps": ("oracle", task)}
-    monkeypatch.setattr(collecting, "_samples", lambda kind, count: [collecting.Sample(kind, *chosen[kind], 0)])
+    monkeypatch.setattr(collecting, "_samples", lambda kind, count, _: [collecting.Sample(kind, *chosen[kind], 0)])
     summary = collect(tmp_path, space=SPACE)
     assert (summary.failed, summary.missing) == ({}, 0)
     assert (read_compute(tmp_path).ms > 0).all()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Literal
 
 from shardgym.errors import InputError
-from shardgym.tables.pools import load_pool
+from shardgym.tables.pools import TablePool, load_pool
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.suites.sources import GroupedSource
 from shardgym.tasks.suites.spec import MixedTasks
@@ -24,12 +25,22 @@ class MixedSource(GroupedSource):
 
     Every task draws a weight for each pool, and takes that share of its tables from it, none of them twice. Tables are
     named by pool and table. They keep the law of their ids and lose what was counted in batches of another size.
+
+    Args:
+        spec: pools, groups and seed.
+        half: of each pool.
     """
 
-    def __init__(self, spec: MixedTasks) -> None:
+    def __init__(self, spec: MixedTasks, half: Literal["train", "test", "all"] = "all") -> None:
         super().__init__(spec.seed, spec.groups)
         self._spec = spec
+        self._half = half
         self._topologies = [Topology.preset(group.topology, group.num_devices) for group in spec.groups]
+
+    def redrawn(self, half: Literal["train", "test"], times: int) -> MixedSource:
+        """Return a source of other tasks drawn alike from one half of each pool, so many times those of each group."""
+        groups = tuple(dataclasses.replace(group, count=times * group.count, draws=()) for group in self._spec.groups)
+        return MixedSource(dataclasses.replace(self._spec, groups=groups), half)
 
     def build(self, index: int, name: str) -> ShardingTask:
         """Draw the task."""
@@ -85,7 +96,13 @@ class MixedSource(GroupedSource):
         return [
             [
                 dataclasses.replace(table, name=f"{entry.pool}/{table.name}", reuse_histogram=None)
-                for table in load_pool(entry.pool)
+                for table in self._of_half(load_pool(entry.pool))
             ]
             for entry in self._spec.pools
         ]
+
+    def _of_half(self, pool: TablePool) -> TablePool:
+        if self._half == "all":
+            return pool
+        train, test = pool.split()
+        return train if self._half == "train" else test

@@ -1,4 +1,4 @@
-"""Devices priced by sums over their shards, as searches and environments do it."""
+"""Devices priced by sums over their shards, as searches and environments do it, and a cost that prices none."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,6 +8,18 @@ import numpy as np
 from shardgym import Shard, ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
+from shardgym.costs.roofline import RooflineCost
+
+
+class WholePlans(RooflineCost):
+    """Scores whole plans only, as another cost does, or as roofline."""
+
+    def __init__(self, cost: CostModel | None = None) -> None:
+        super().__init__()
+        self.cost = cost
+
+    def score(self, task, plans):
+        return super().score(task, plans) if self.cost is None else self.cost.evaluate(task, plans)
 
 
 def compute_ms(cost: CostModel, task: ShardingTask, devices: Sequence[Sequence[Shard]]) -> Floats:

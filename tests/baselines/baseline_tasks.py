@@ -1,4 +1,4 @@
-"""Tasks of a few tables, and a cost that counts what it is asked."""
+"""Tasks of a few tables, settings of quick training, and a cost that counts what it is asked."""
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.roofline import RooflineCost
@@ -16,6 +16,20 @@ def task_of(tables, memory_bytes=(2**30, 2**30), **options):
 
 #: Eight tables, the loads of which differ by a factor of 20.
 VARIED = [(1000 * (1 + i * 5 % 7), 8 * 2 ** (i % 3), 2.0 + i * 7 % 11) for i in range(8)]
+
+
+#: Settings of the learned solvers with which a step takes milliseconds.
+_GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
+QUICK = {
+    "dreamshard": {"policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20,
+                   "cost_batch": 16, "update_tasks": 4, "update_episodes": 4},
+    "autoshard": {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_up": 20, "cost_batch": 16},
+    "surco": {"zero_steps": 5, "starts": 2, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8,
+              "cost_updates": 20, "cost_batch": 16},
+    "ppo": {"num_envs": 2, "minibatches": 2, "epochs": 1},
+    "ppo_columns": _GROUPS,
+    "ppo_any": _GROUPS,
+}  # fmt: skip
 
 
 def devices_of(task, plan):

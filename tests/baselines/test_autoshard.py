@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from baseline_tasks import QUICK
 
 from baselines.autoshard.policy import AutoShardNetwork, DeviceLoads, place_by_score, play
 from baselines.autoshard.solver import STUCK, AutoShardLearner, AutoShardSettings, balance, vtrace
@@ -13,9 +14,6 @@ from shardgym.envs.tasks import training_tasks
 from shardgym.envs.vector_env import TableWiseVectorEnv
 
 COST = make_cost("roofline")
-
-#: So small that a step takes milliseconds.
-TINY = {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_up": 20, "cost_batch": 16}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,8 @@ def network(two_devices):
 def make_learner(tasks, **settings):
     torch.manual_seed(0)
     network = AutoShardNetwork(FeatureScale.of(tasks))
-    return AutoShardLearner(Setup(network, tasks, TrainingOracle(COST), 10, AutoShardSettings(**TINY | settings)))
+    settings = AutoShardSettings(**QUICK["autoshard"] | settings)
+    return AutoShardLearner(Setup(network, tasks, TrainingOracle(COST), 10, settings))
 
 
 def make_task(memory_bytes, num_tables=4):
@@ -57,16 +56,13 @@ def test_episodes_respect_memory_and_say_when_nothing_fits(network):
         assert all(used <= room for used, room in zip(held, tasks[task].topology.memory_bytes, strict=True))
         assert (played.costs[n] is None) == (task == 2)
         if task != 2:
-            [cost] = COST.evaluate(tasks[task], [_plan(tasks[task], devices[n])])
+            placed = devices[n][: tasks[task].num_tables].tolist()
+            [cost] = COST.evaluate(tasks[task], [ShardingPlan.table_wise(tasks[task], placed)])
             assert played.costs[n].total_ms == pytest.approx(cost.total_ms)
     assert (devices[:8, 3:] == -1).all()
     # Device 0 holds one table of the second task.
     assert played.allowed[8:16, 0].all()
     assert not played.allowed[8:16, :4].all()
-
-
-def _plan(task, devices):
-    return ShardingPlan.table_wise(task, devices[: task.num_tables].tolist())
 
 
 def test_the_learner_finds_the_probabilities_that_the_actors_drew_with(two_devices, monkeypatch):

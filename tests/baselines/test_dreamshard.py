@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from baseline_tasks import QUICK
 
 from baselines.dreamshard.solver import (
     DreamShard,
@@ -27,12 +28,6 @@ from shardgym import (
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")
-
-#: So small that a step takes milliseconds.
-TINY = {
-    "policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20, "cost_batch": 16,
-    "update_tasks": 4, "update_episodes": 4,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +118,7 @@ def test_training_tasks_that_nothing_fits_are_refused():
     with pytest.raises(
         NoFeasiblePlanError, match=r"^whole tables fit memory in none of 16 episodes on 8 training tasks"
     ):
-        DreamShard(**TINY).fit([task], COST, steps=1)
+        DreamShard(**QUICK["dreamshard"]).fit([task], COST, steps=1)
 
 
 def test_what_solves_places_as_an_episode_of_training_by_the_highest_score():

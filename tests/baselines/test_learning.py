@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from baseline_tasks import QUICK
 from pydantic.dataclasses import dataclass
 from torch import nn
 
@@ -87,10 +88,6 @@ def fitted(toy_task, tmp_path):
     return solver
 
 
-def weights_of(solver):
-    return solver.weights_digest
-
-
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,30 +135,16 @@ def test_training_tasks_share_no_table_with_the_suite():
 def test_same_seed_same_weights(toy_task):
     state = torch.get_rng_state()
     first, again, other = (Toy().fit([toy_task], COST, seed) for seed in (1, 1, 2))
-    assert weights_of(first) == weights_of(again) != weights_of(other)
+    assert first.weights_digest == again.weights_digest != other.weights_digest
     assert torch.equal(state, torch.get_rng_state())
 
 
-#: Settings of the learned solvers with which a step takes milliseconds.
-_GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
-SMALL = {
-    "dreamshard": {"policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20,
-                   "cost_batch": 16, "update_tasks": 4, "update_episodes": 4},
-    "autoshard": {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_up": 20, "cost_batch": 16},
-    "surco": {"zero_steps": 5, "starts": 2, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8,
-              "cost_updates": 20, "cost_batch": 16},
-    "ppo": {"num_envs": 2, "minibatches": 2, "epochs": 1},
-    "ppo_columns": _GROUPS,
-    "ppo_any": _GROUPS,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", QUICK)
 def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch):
     if name == "ppo":
         pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     tasks = [task for task in training_tasks("tiny-v1", 10) if task.num_devices == 2][:4]
-    solver = make_solver(name, **SMALL[name])
+    solver = make_solver(name, **QUICK[name])
     whole = solver.fit(tasks, COST, steps=3, evaluate_every=1).weights_digest
     original = _Loop._check_numbers
 

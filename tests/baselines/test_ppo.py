@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from baseline_tasks import QUICK
+from sums import WholePlans
 from torch import nn
 
 from baselines.ppo.episode import Episodes
@@ -15,24 +17,12 @@ from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoAny, PpoColumns
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
-from shardgym.costs.roofline import RooflineCost
 from shardgym.costs.ties import quantized
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
 
 COST = make_cost("roofline")
-
-#: So small that a step takes a fraction of a second, and the steps of each: of those in groups, the last one competes.
-GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
-TINY = {
-    Ppo: ({"num_envs": 2, "minibatches": 2, "epochs": 1}, 1), PpoColumns: (GROUPS, 2), PpoAny: (GROUPS, 2),
-}  # fmt: skip
-
-
-class NotAdditive(RooflineCost):
-    def additive(self):
-        return None
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +36,8 @@ def fitted(request, two_devices, tmp_path_factory):
     if cls is Ppo:
         pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     folder = tmp_path_factory.mktemp(cls.name)
-    settings, steps = TINY[cls]
-    cls(**settings).fit(two_devices, COST, steps=steps).save(folder)
+    steps = 1 if cls is Ppo else 2  # the second one competes
+    cls(**QUICK[cls.name]).fit(two_devices, COST, steps=steps).save(folder)
     return cls.load(folder), folder
 
 
@@ -157,9 +147,9 @@ def test_the_policy_acts_by_the_scores_of_the_network(network):
 
 def test_a_cost_that_scores_whole_plans_only_is_refused(network, two_devices):
     with pytest.raises(InputError, match=r"^a policy over devices needs a cost that adds up over shards"):
-        Ppo().place(network, two_devices[0], NotAdditive(), 0)
+        Ppo().place(network, two_devices[0], WholePlans(), 0)
     with pytest.raises(InputError, match=r"^ppo needs a cost that adds up over shards, and 'roofline' does not"):
-        Ppo().check_ready(NotAdditive())
+        Ppo().check_ready(WholePlans())
 
 
 @pytest.mark.parametrize("env", ["TableWise", "ColumnWise"])

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from baseline_tasks import QUICK
 
 from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
@@ -17,12 +18,6 @@ from shardgym.errors import NoFeasiblePlanError
 
 COST = make_cost("roofline")
 
-#: So small that a step takes milliseconds.
-TINY = {
-    "zero_steps": 5, "starts": 2, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8, "cost_updates": 20,
-    "cost_batch": 16,
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def tasks():
@@ -32,7 +27,7 @@ def tasks():
 @pytest.fixture(scope="module")
 def fitted(tasks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("surco")
-    SurCo(**TINY).fit(tasks[:4], COST, steps=2).save(folder)
+    SurCo(**QUICK["surco"]).fit(tasks[:4], COST, steps=2).save(folder)
     return folder
 
 
@@ -120,7 +115,7 @@ def test_loads_are_those_of_the_greedy_rule_by_predicted_costs(tasks, network):
 
 
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
-    learner = SurCoLearner(Setup(network, tasks[:4], TrainingOracle(COST), 10, SurCoSettings(**TINY)))
+    learner = SurCoLearner(Setup(network, tasks[:4], TrainingOracle(COST), 10, SurCoSettings(**QUICK["surco"])))
     before = {name: parameter.detach().clone() for name, parameter in network.surrogate.named_parameters()}
     figures = learner.step(0, np.random.default_rng(0))
     after = dict(network.surrogate.named_parameters())

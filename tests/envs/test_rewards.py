@@ -15,6 +15,7 @@ from env_toys import (
     returns,
     with_reuse,
 )
+from sums import WholePlans
 
 import shardgym
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology
@@ -22,13 +23,6 @@ from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.reference import references_ms
-
-
-class WholePlans(RooflineCost):
-    """Roofline for whole plans only, without its prices of parts."""
-
-    def score(self, task, plans):
-        return super().score(task, plans)
 
 
 def odd_task(*others):

@@ -1,4 +1,4 @@
-"""What the solver does beyond the published search: tight memory, time limits, plans to start from."""
+"""What both searches do beyond the published one: tight memory, time limits, plans to start from, observers."""
 
 import itertools
 
@@ -6,25 +6,19 @@ import numpy as np
 import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
-from sums import table_wise_totals
+from sums import WholePlans, table_wise_totals
 
 from neuroshard.packing import pack
+from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard
-from shardgym import (
-    EmbeddingTable,
-    InfeasiblePlanError,
-    InputError,
-    NoFeasiblePlanError,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-)
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.ties import QUANTUM
+from shardgym.errors import InfeasiblePlanError
 from shardgym.evaluation.incumbent import Budget, OutOfTime
 
 UNIT = 4 * 100 * 4
+BOTH = pytest.mark.parametrize("search", [NeuroShard, NeuroShardPlus])
 
 
 def crowded(widths: list[int], units: list[int]) -> ShardingTask:
@@ -47,7 +41,9 @@ HARD = {
 def test_a_plan_is_found_where_the_published_search_finds_none(simulator, name):
     task = HARD[name]
     assert PlainSearch(task, simulator).run()[0] is None
-    NeuroShard().solve(task, simulator).validate(task)
+    for solver in (NeuroShard(), NeuroShardPlus(kicks=2)):
+        for cost in (simulator, make_cost("roofline")):
+            solver.solve(task, cost).validate(task)
 
 
 def possible_on_two_devices(task: ShardingTask) -> bool:
@@ -101,26 +97,19 @@ def test_a_width_that_cannot_be_fused_is_refused():
         NeuroShard().solve(crowded([6], [4, 4]), make_cost("roofline"))
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_without_any_time_a_valid_plan_comes_back(simulator, name):
-    task = HARD[name]
-    NeuroShard().solve(task, simulator, time_limit_s=0).validate(task)
-
-
-def test_without_any_time_the_initial_plan_comes_back(simulator):
+@BOTH
+def test_without_any_time_a_valid_plan_comes_back_or_the_initial_one(simulator, search):
     task = random_task(1, 8, 3)
     initial = ShardingPlan.table_wise(task, [0, 1, 2, 0, 1, 2, 0, 1])
-    assert NeuroShard().solve(task, simulator, time_limit_s=0, initial_plan=initial) == initial
+    for cost in (simulator, make_cost("roofline")):
+        for hard in HARD.values():
+            search().solve(hard, cost, time_limit_s=0).validate(hard)
+        assert search().solve(task, cost, time_limit_s=0, initial_plan=initial) == initial
 
 
-def test_a_time_limit_that_is_not_reached_changes_nothing(simulator):
-    task = random_task(6, 11, 3)
-    search = NeuroShard()
-    assert search.solve(task, simulator, time_limit_s=1e6) == search.solve(task, simulator)
-
-
-@pytest.mark.parametrize("steps", [5, 15, 40])
-def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simulator, monkeypatch, steps):
+@BOTH
+@pytest.mark.parametrize("steps", [3, 10, 40])
+def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(monkeypatch, search, steps):
     left = itertools.chain([True] * steps, itertools.repeat(False))
 
     def check(self):
@@ -130,11 +119,42 @@ def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simula
     seen = []
     monkeypatch.setattr(Budget, "check", check)
     task = random_task(6, 11, 3)
-    search = NeuroShard()
-    plan = search.solve(task, simulator, time_limit_s=1e6, observer=lambda *best: seen.append(best))
+    plan = search().solve(task, make_cost("roofline"), time_limit_s=1e6, observer=lambda *best: seen.append(best))
     plan.validate(task)
-    assert plan == seen[-1][0]
+    assert not seen or plan == seen[-1][0]
     assert next(left) is False, "the search ended before its time"
+
+
+@pytest.mark.parametrize("solver", [NeuroShard(levels=0, grid=1), NeuroShardPlus()], ids=["neuroshard", "plus"])
+def test_a_better_initial_plan_is_kept(simulator, solver):
+    task = random_task(9, 8, 3)
+    placements = list(itertools.product(range(3), repeat=8))
+    totals = table_wise_totals(simulator, task, placements)
+    optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
+    (found,) = simulator.evaluate(task, [solver.solve(task, simulator, initial_plan=optimum)])
+    assert found.total_ms <= totals.min() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("solver", "model"),
+    [(NeuroShard(), "simulator"), (NeuroShardPlus(kicks=5), "simulator"), (NeuroShardPlus(kicks=5), "roofline")],
+)
+def test_the_observer_sees_every_improvement_and_last_the_plan_that_is_returned(simulator, solver, model):
+    cost, task = simulator if model == "simulator" else make_cost("roofline"), random_task(4, 24, 4)
+    seen: list[tuple[ShardingPlan, float]] = []
+    plan = solver.solve(task, cost, observer=lambda *best: seen.append(best))
+    costs = [ms for _, ms in seen]
+    assert len(costs) > 1
+    assert costs == sorted(set(costs), reverse=True)
+    assert seen[-1][0] == plan
+    evaluated = cost.evaluate(task, [plan for plan, _ in seen])
+    assert costs == pytest.approx([answer.total_ms for answer in evaluated], rel=0, abs=2 * QUANTUM)
+
+
+def test_a_time_limit_that_is_not_reached_changes_nothing(simulator):
+    task = random_task(6, 11, 3)
+    search = NeuroShard()
+    assert search.solve(task, simulator, time_limit_s=1e6) == search.solve(task, simulator)
 
 
 def test_forgetting_sets_changes_nothing(simulator, monkeypatch):
@@ -145,16 +165,6 @@ def test_forgetting_sets_changes_nothing(simulator, monkeypatch):
     assert NeuroShard().solve(task, simulator) == expected
 
 
-def test_a_better_initial_plan_is_kept(simulator):
-    task = random_task(9, 8, 3)
-    placements = list(itertools.product(range(3), repeat=8))
-    totals = table_wise_totals(simulator, task, placements)
-    optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
-    search = NeuroShard(levels=0, grid=1)
-    assert simulator.evaluate(task, [search.solve(task, simulator)])[0].total_ms > totals.min()
-    assert search.solve(task, simulator, initial_plan=optimum) == optimum
-
-
 def test_an_infeasible_initial_plan_or_one_of_another_task_is_refused(simulator):
     task = crowded([16, 16], [4, 4])
     with pytest.raises(InfeasiblePlanError, match="device 0 holds"):
@@ -163,24 +173,7 @@ def test_an_infeasible_initial_plan_or_one_of_another_task_is_refused(simulator)
         NeuroShard().solve(task, simulator, initial_plan=ShardingPlan.table_wise(crowded([16], [4]), [0]))
 
 
-def test_the_observer_sees_every_improvement_and_last_the_plan_that_is_returned(simulator):
-    seen: list[tuple[ShardingPlan, float]] = []
-    task = random_task(3, 12, 4)
-    plan = NeuroShard().solve(task, simulator, observer=lambda *best: seen.append(best))
-    costs = [cost for _, cost in seen]
-    assert len(costs) > 1
-    assert costs == sorted(set(costs), reverse=True)
-    assert seen[-1][0] == plan
-    evaluated = simulator.evaluate(task, [plan for plan, _ in seen])
-    assert costs == pytest.approx([cost.total_ms for cost in evaluated], rel=0, abs=2 * QUANTUM)
-
-
 def test_the_simulator_and_its_evaluated_plans_lead_to_the_same_plan(simulator):
-    """The general way of pricing, handed the simulator in disguise, agrees with the fast one."""
-
-    class Disguised(type(make_cost("roofline"))):
-        def score(self, task, plans):
-            return simulator.evaluate(task, plans)
-
+    """The general way of pricing agrees with the fast one."""
     task = random_task(5, 6, 2)
-    assert NeuroShard(levels=3).solve(task, Disguised()) == NeuroShard(levels=3).solve(task, simulator)
+    assert NeuroShard(levels=3).solve(task, WholePlans(simulator)) == NeuroShard(levels=3).solve(task, simulator)

@@ -1,12 +1,9 @@
 """`neuroshard_plus` as a solver: how good its plans are, memory, limits, and what it asks of cost models."""
 
-import itertools
-
-import numpy as np
 import pytest
 from random_tasks import random_task
-from sums import table_wise_totals
-from test_neuroshard_solver import HARD, crowded
+from sums import WholePlans
+from test_neuroshard_solver import crowded
 
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.solver import NeuroShard
@@ -20,8 +17,6 @@ from shardgym import (
     Topology,
     make_cost,
 )
-from shardgym.costs.ties import QUANTUM
-from shardgym.evaluation.incumbent import Budget, OutOfTime
 
 
 def total_ms(task, cost, plan) -> float:
@@ -32,19 +27,6 @@ def needs_row_cuts() -> ShardingTask:
     """One table of four columns: only half of its rows fit on a device."""
     topology = Topology(num_devices=2, memory_bytes=900)
     return ShardingTask((EmbeddingTable("t0", 100, 4),), topology, batch_size=64)
-
-
-class NotAdditive(type(make_cost("roofline"))):
-    """Roofline that evaluates plans and nothing else."""
-
-    def additive(self):
-        return None
-
-
-@pytest.mark.parametrize("name", HARD)
-def test_plus_finds_a_plan_where_memory_binds(simulator, name):
-    for cost in (simulator, make_cost("roofline")):
-        NeuroShardPlus(kicks=2).solve(HARD[name], cost).validate(HARD[name])
 
 
 def test_plus_refuses_what_cannot_be_packed(simulator):
@@ -73,18 +55,19 @@ def test_an_initial_plan_is_kept_where_no_packing_is_found(simulator):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_plus_is_better_than_the_published_search_with_some_effort(simulator, seed):
-    task = random_task(seed, 14, 4)
-    published = total_ms(task, simulator, NeuroShard().solve(task, simulator))
-    assert total_ms(task, simulator, NeuroShardPlus(kicks=20).solve(task, simulator)) < published
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_plus_is_no_worse_than_the_published_search_where_communication_is_modelled(compute_simulator, seed):
-    task = random_task(seed, 15, 4)
-    first = NeuroShard().solve(task, compute_simulator)
-    better = NeuroShardPlus().solve(task, compute_simulator, initial_plan=first)
-    assert total_ms(task, compute_simulator, better) <= total_ms(task, compute_simulator, first) * (1 + 1e-9)
+@pytest.mark.parametrize("spare", [1.03, 4.0])
+def test_plus_is_better_than_the_published_search(simulator, compute_simulator, seed, spare):
+    """Where memory is tight it is no worse; nor is it by a cost that models exchanges, from the plan of the other."""
+    task = random_task(seed, 14, 4, spare)
+    for cost in (simulator, compute_simulator):
+        try:
+            first = NeuroShard().solve(task, cost)
+        except NoFeasiblePlanError:
+            NeuroShardPlus().solve(task, cost).validate(task)
+            continue
+        plan = NeuroShardPlus().solve(task, cost, initial_plan=first if cost is compute_simulator else None)
+        gained = total_ms(task, cost, first) - total_ms(task, cost, plan)
+        assert gained > 0 if (spare, cost) == (4.0, simulator) else gained > -1e-9
 
 
 @pytest.mark.parametrize("model", ["simulator", "roofline"])
@@ -111,36 +94,6 @@ def test_the_same_seed_gives_the_same_plan_and_seeds_matter(simulator):
     assert len({plan.digest for plan in plans}) > 1
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_plus_without_any_time_returns_a_valid_plan(simulator, name):
-    for cost in (simulator, make_cost("roofline")):
-        NeuroShardPlus().solve(HARD[name], cost, time_limit_s=0).validate(HARD[name])
-
-
-def test_plus_without_any_time_returns_the_initial_plan(simulator):
-    task = random_task(1, 8, 3)
-    initial = ShardingPlan.table_wise(task, [0, 1, 2, 0, 1, 2, 0, 1])
-    for cost in (simulator, make_cost("roofline")):
-        assert NeuroShardPlus().solve(task, cost, time_limit_s=0, initial_plan=initial) == initial
-
-
-@pytest.mark.parametrize("steps", [3, 10, 40])
-def test_plus_returns_its_best_plan_when_it_is_stopped_anywhere(monkeypatch, steps):
-    left = itertools.chain([True] * steps, itertools.repeat(False))
-
-    def check(self):
-        if not next(left):
-            raise OutOfTime
-
-    seen = []
-    monkeypatch.setattr(Budget, "check", check)
-    task, solver = random_task(6, 9, 3), NeuroShardPlus()
-    plan = solver.solve(task, make_cost("roofline"), time_limit_s=1e6, observer=lambda *best: seen.append(best))
-    plan.validate(task)
-    assert not seen or plan == seen[-1][0]
-    assert next(left) is False, "the search ended before its time"
-
-
 def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monkeypatch):
     monkeypatch.setattr("neuroshard.plus.local_search.PATIENCE", 8)
     gains = []
@@ -157,41 +110,9 @@ def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monke
     assert max(gains) > 0
 
 
-def test_plus_starts_from_a_better_initial_plan(simulator):
-    task = random_task(9, 8, 3)
-    placements = list(itertools.product(range(3), repeat=8))
-    totals = table_wise_totals(simulator, task, placements)
-    optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
-    plan = NeuroShardPlus().solve(task, simulator, initial_plan=optimum)
-    assert total_ms(task, simulator, plan) <= totals.min() * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("model", ["simulator", "roofline"])
-def test_plus_tells_its_observer_of_every_improvement_and_returns_the_last(simulator, model):
-    cost, task = simulator if model == "simulator" else make_cost("roofline"), random_task(4, 24, 4)
-    seen: list[tuple[ShardingPlan, float]] = []
-    plan = NeuroShardPlus(kicks=5).solve(task, cost, observer=lambda *best: seen.append(best))
-    costs = [ms for _, ms in seen]
-    assert len(costs) > 1
-    assert costs == sorted(set(costs), reverse=True)
-    assert seen[-1][0] == plan
-    evaluated = cost.evaluate(task, [plan for plan, _ in seen])
-    assert costs == pytest.approx([cost.total_ms for cost in evaluated], rel=0, abs=2 * QUANTUM)
-
-
-@pytest.mark.parametrize(("seed", "spare"), [(0, 1.03), (1, 1.03), (2, 1.2), (3, 1.2)])
-def test_plus_is_no_worse_than_the_published_search_where_memory_is_tight(simulator, seed, spare):
-    task = random_task(seed, 12, 4, spare=spare)
-    try:
-        published = total_ms(task, simulator, NeuroShard().solve(task, simulator))
-    except NoFeasiblePlanError:
-        published = np.inf
-    assert total_ms(task, simulator, NeuroShardPlus().solve(task, simulator)) <= published * (1 + 1e-9)
-
-
 def test_plus_refuses_a_cost_that_does_not_add_up():
     with pytest.raises(InputError, match="neuroshard_plus needs a cost that adds up over shards"):
-        NeuroShardPlus().solve(random_task(1, 8, 3), NotAdditive())
+        NeuroShardPlus().solve(random_task(1, 8, 3), WholePlans())
 
 
 @pytest.mark.parametrize("kicks", [-1, 1.0])

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from random_tasks import random_task
+from sums import WholePlans
 
 from neuroshard import device_sets, grid_search
 from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
@@ -14,20 +15,6 @@ from neuroshard.solver import NeuroShard
 from shardgym import make_cost
 from shardgym.costs.ties import QUANTUM
 from shardgym.evaluation.incumbent import Budget
-
-
-class WholePlans(type(make_cost("roofline"))):
-    """Another cost model that only evaluates whole plans."""
-
-    def __init__(self, cost):
-        super().__init__()
-        self.cost = cost
-
-    def additive(self):
-        return None
-
-    def score(self, task, plans):
-        return self.cost.evaluate(task, plans)
 
 
 def both_searches(task, cost):
@@ -119,7 +106,7 @@ def test_a_time_limit_begins_when_everything_is_compiled(monkeypatch):
         monkeypatch.setattr(module, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
     begin = Budget.__init__
     monkeypatch.setattr(Budget, "__init__", lambda self, s=None: ready.append((s, {*called})) or begin(self, s))
-    for cost in (make_cost("roofline"), WholePlans(make_cost("roofline"))):
+    for cost in (make_cost("roofline"), WholePlans()):
         called.clear()
         ready.clear()
         NeuroShard().solve(random_task(1, 4, 2), cost, time_limit_s=10)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_tasks import random_task
 
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
+from shardgym import Shard, ShardingPlan, load_suite, make_cost
 from shardgym.costs.links import COLUMNS
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator import predictor as predictor_module
@@ -18,22 +19,8 @@ from shardgym.errors import InputError
 ENOUGH = 1e-9
 GOLDEN = json.loads((Path(__file__).parent / "golden_predictions.json").read_text())
 
-BATCH = 512
-
-
-def made_up_table(number, rng):
-    histogram = np.zeros(17)
-    histogram[:6] = rng.dirichlet(np.ones(6))
-    return EmbeddingTable(
-        f"t{number}", int(10 ** rng.uniform(2.5, 4.5)), int(rng.choice([4, 8, 16, 32, 64])),
-        pooling_factor=float(np.round(rng.uniform(1, 20), 3)), reuse_histogram=tuple(histogram.tolist()),
-    )  # fmt: skip
-
-
-def made_up_task(tables, devices, seed, batch=BATCH):
-    rng = np.random.default_rng(seed)
-    tables = tuple(made_up_table(number, rng) for number in range(tables))
-    return ShardingTask(tables, Topology(num_devices=devices, memory_bytes=2**40), batch_size=batch)
+#: Every device has room for all tables.
+ROOM = 100.0
 
 
 def random_plans(task, count, seed):
@@ -94,7 +81,8 @@ def test_the_shipped_weights_predict_what_they_always_did(golden):
 @pytest.mark.parametrize("shards_at_once", [1, 40, 2048])
 def test_costs_of_many_tasks_are_those_of_evaluate(oracle, model, devices, shards_at_once, monkeypatch):
     monkeypatch.setattr(predictor_module, "_SHARDS_AT_ONCE", shards_at_once)
-    kinds = [made_up_task(9, devices, 1), made_up_task(2, devices, 2), made_up_task(30, devices, 3, batch=2**16)]
+    few, fewer, many = (random_task(seed, tables, devices, ROOM) for seed, tables in enumerate((9, 2, 30)))
+    kinds = [few, fewer, dataclasses.replace(many, batch_size=2**16)]
     tasks = [kinds[n % 3] for n in range(24)]
     plans = [random_plans(task, 1, seed)[0] for seed, task in enumerate(tasks)]
     alone = make_cost("simulator", weights=model)
@@ -125,7 +113,7 @@ def test_more_tasks_than_are_kept_cost_the_same(oracle, task, plans, monkeypatch
     monkeypatch.setattr("shardgym.costs.simulator.cost._TASKS_KEPT", 2)
     before = oracle.evaluate(task, plans)
     for seed in range(5):
-        other = made_up_task(4, 3, seed)
+        other = random_task(seed, 4, 3, ROOM)
         oracle.evaluate(other, random_plans(other, 2, seed))
     assert oracle._predictor.num_tasks <= 3
     assert oracle.evaluate(task, plans) == before

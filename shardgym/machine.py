@@ -144,6 +144,19 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     return min(available)
 
 
+def reset_peak_memory(proc: Path = Path("/proc/self")) -> int:
+    """Forget the peak of this process's memory so far, and return the bytes that it has in use now."""
+    (proc / "clear_refs").write_text("5", encoding="ascii")
+    return peak_memory(proc)
+
+
+def peak_memory(proc: Path = Path("/proc/self")) -> int:
+    """Return the most bytes that this process has had in use since `reset_peak_memory`."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", (proc / "status").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None, "the kernel reports VmHWM of every process"
+    return int(found.group(1)) * 1024
+
+
 def _memory_groups(proc: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield folder, limit file and use file of this process's memory group and of the groups around it."""
     try:

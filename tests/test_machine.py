@@ -110,3 +110,12 @@ def test_a_processors_tag_names_its_generation_and_the_instructions_that_choose_
     (tmp_path / "cpuinfo").write_text(f"{core}\n{core}")
     assert machine.processor(tmp_path / "cpuinfo") == tag
     assert machine.processor(tmp_path / "missing")
+
+
+def test_the_peak_of_memory_is_that_since_it_was_forgotten():
+    size = 64 * 2**20
+    for _ in range(2):
+        before = machine.reset_peak_memory()
+        held = bytearray(size)
+        del held
+        assert 0.9 * size <= machine.peak_memory() - before <= 1.5 * size

@@ -6,7 +6,6 @@ Importing this module imports TorchRec.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +17,16 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
+from torchrec.distributed.planner.types import PlannerError, ShardEstimator, Storage
 
 from shardgym.costs.torchrec_rating import PlannerConstants
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task
 from shardgym.torchrec.model_tables import join_name, split_name
+from shardgym.torchrec.tasks import topology_to_torchrec
 
 
 def plan_with_torchrec(
@@ -107,27 +107,15 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
 
 
 def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int | None = None) -> Topology:
-    """Return a task's devices, or the first of them, with their room for shards as HBM, or as DDR on "cpu".
-
-    Raises:
-        InputError: fast domains have several hosts, and TorchRec is older than 1.6.
-    """
+    """Return a task's devices, or the first of them, with their room for shards; see `topology_to_torchrec`."""
     count = devices or task.num_devices
-    memory = task.capacity_bytes[:count]
-    host = min(task.topology.devices_per_host, count)
-    hosts = min(task.topology.fast_domain_size, count) // host
-    cap = "hbm_cap" if constants.compute_device == "cuda" else "ddr_cap"
-    alike = len(set(memory)) == 1
-    known = inspect.signature(Topology).parameters
-    if hosts > 1 and "pod_size" not in known:
-        raise InputError(f"fast domains of {hosts} hosts: TorchRec knows them since 1.6, install that or a later one")
-    # Versions that can make topologies in another way warn of this one.
-    optional = {"pod_size": None if hosts == 1 else hosts, "created_by_factory": True}
-    return Topology(
-        world_size=count, local_world_size=host, **{cap: memory[0]},
-        custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, count),
-        **{name: value for name, value in optional.items() if name in known}, **dataclasses.asdict(constants),
-    )  # fmt: skip
+    ours = task.topology
+    host, domain = min(ours.devices_per_host, count), min(ours.fast_domain_size, count)
+    room = task.capacity_bytes[:count]
+    first = dataclasses.replace(
+        ours, num_devices=count, memory_bytes=room, fast_domain_size=domain, host_size=None if host == domain else host
+    )
+    return topology_to_torchrec(first, **dataclasses.asdict(constants))
 
 
 def batch_size_per_device(task: ShardingTask) -> int:

@@ -76,6 +76,7 @@ ROOT = LazyGroup(
         "sweep": ("sweep:sweep_machines", "Plan a model for other GPUs and numbers of them."),
         "import-tables": ("tables:import_tables", "Make a task of your own tables, or of a log of their ids."),
         "import-torchrec": ("torchrec:import_torchrec", "Make a task from your own TorchRec model."),
+        "compare": ("compare:compare", "Measure plans against each other as real steps on your own ranks."),
         "check-solver": ("checks:check_solver", "Check that a solver keeps the rules of the interface."),
         "collect": ("training:collect", "Measure what simulators are trained on."),
         "pretrain": ("training:pretrain", "Train the simulator on measured samples."),

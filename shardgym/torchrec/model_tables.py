@@ -226,6 +226,13 @@ def model_from_task(task: ShardingTask) -> nn.Module:
     return model
 
 
+def feature_names(table: EmbeddingTable) -> list[str]:
+    """Return what `model_from_task` calls the features of a table."""
+    if table.num_features == 1:
+        return [table.name]
+    return [f"{table.name}.{n}" for n in range(table.num_features)]
+
+
 def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
     first = tables[0]
     for table in tables:
@@ -252,11 +259,10 @@ def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
 
 
 def _config(task: ShardingTask, table: EmbeddingTable) -> dict[str, Any]:
-    one = table.num_features == 1
     return {
         "num_embeddings": table.num_embeddings,
         "embedding_dim": table.embedding_dim,
         "name": split_name(table.name)[1],
-        "feature_names": [table.name] if one else [f"{table.name}.{n}" for n in range(table.num_features)],
+        "feature_names": feature_names(table),
         "data_type": DataType.FP16 if task.precision_of(table) == "fp16" else DataType.FP32,
     }

@@ -77,11 +77,16 @@ def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None =
     Raises:
         InputError: the file cannot be written.
     """
+    write_whole(Path(path), plan_record(sharding_plan, group_size).to_json(indent=2) + "\n")
+
+
+def plan_record(sharding_plan: TorchRecPlan, group_size: int | None = None) -> PlanRecord:
+    """Return what `save` writes."""
     modules = {
         module_path: {name: _table_record(sharding) for name, sharding in module.items()}
         for module_path, module in sharding_plan.plan.items()
     }
-    write_whole(Path(path), PlanRecord(modules=modules, group_size=group_size).to_json(indent=2) + "\n")
+    return PlanRecord(modules=modules, group_size=group_size)
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> TorchRecPlan:

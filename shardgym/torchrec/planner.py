@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
@@ -25,7 +22,7 @@ from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import NO_PLAN, InputError, ShardGymError, check_int, error_text
+from shardgym.errors import NO_PLAN, InputError, check_int
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags
@@ -33,9 +30,10 @@ from shardgym.tables.streams.stream import IdStream
 from shardgym.tables.table import Optimizer
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
-from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
+from shardgym.torchrec.constraints import NEEDS_PLAN, Rules, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow, solve_beside_host_tables
 from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables, without_unplanned
+from shardgym.torchrec.ranks import from_first_rank
 from shardgym.torchrec.sharders import (
     Sharders,
     bytes_sent,
@@ -64,8 +62,6 @@ OF_RATING = (
     "weighted_feature_bwd_compute_multiplier",
     "uneven_sharding_perf_multiplier",
 )
-#: Seconds between two signs of life. Groups wait for some minutes by default before they give up.
-_SIGN_OF_LIFE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -196,18 +192,9 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         task = imported.task
         pins = by_table("pins", pinned, tables)
         cost, of_codecs = self._priced_with(used, task)
-        in_host = bool(topology.host_memory_bytes) and cost.host_memory
-        rules, by_rows, not_possible = rules_of(task, constraints, pins, in_host=in_host)
-        wishes += not_possible + of_codecs + not_followed(used)
+        plan, rules = self._solved(task, cost, constraints, pins)
+        wishes += rules.wishes + of_codecs + not_followed(used)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
-        _logger.info(
-            "%s places %d tables on %d devices by cost '%s' of '%s'",
-            type(self._solver).__name__, task.num_tables, task.num_devices, cost.name, topology.device,
-        )  # fmt: skip
-        seed = settings.seed
-        limit = settings.time_limit_s
-        plan = solve_beside_host_tables(self._solver, task, cost, rules, seed, limit)
-        plan = follow(plan, task, cost, rules, seed, by_rows)
         sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
         kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
@@ -215,7 +202,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         )
         wishes += [
             Wish("pins", name, "no plan was found that keeps it there")
-            for name, rule in rules.items()
+            for name, rule in rules.of_tables.items()
             if rule.devices is not None and not {d for s in plan.of_table(name) for d in s.devices} <= rule.devices
         ]
         theirs = self._torchrec_topology
@@ -240,6 +227,39 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost)):
             _logger.info(gain)
         return sharding_plan
+
+    def plan_task(self, task: ShardingTask) -> ShardingPlan:
+        """Return a plan for a task, as `plan` makes it of a model that nobody gave constraints for.
+
+        A task may say more of its ids than a model and constraints do. Of the planner its solver, cost, seed and time
+        limit count.
+
+        Args:
+            task: as `task_from_model` or `model_from_task` name tables.
+
+        Raises:
+            NoFeasiblePlanError: the tables do not fit.
+        """
+        return self._solved(task, self._cost, {}, {})[0]
+
+    def _solved(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        constraints: Mapping[str, ParameterConstraints],
+        pins: Mapping[str, int | Sequence[int]],
+    ) -> tuple[ShardingPlan, Rules]:
+        """Return a plan, and the rules that it was made by."""
+        _logger.info(
+            "%s places %d tables on %d devices by cost '%s' of '%s'",
+            type(self._solver).__name__, task.num_tables, task.num_devices, cost.name, task.topology.device,
+        )  # fmt: skip
+        in_host = bool(task.topology.host_memory_bytes) and cost.host_memory
+        rules = rules_of(task, constraints, pins, in_host=in_host)
+        seed = self._settings.seed
+        limit = self._settings.time_limit_s
+        plan = solve_beside_host_tables(self._solver, task, cost, rules.of_tables, seed, limit)
+        return follow(plan, task, cost, rules.of_tables, seed, rules.by_rows), rules
 
     def _gain(self, planned: Planned, cost: CostModel) -> str:
         """Say what a plan takes beside that of a simple rule; "" where nothing can be said."""
@@ -299,7 +319,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         size = dist.get_world_size(group)
         if size != self._topology.num_devices:
             raise InputError(f"the process group has {size} ranks, the topology {self._topology.num_devices} devices")
-        plan: TorchRecPlan = _from_first_rank(lambda: self.plan(module, sharders), group)
+        plan: TorchRecPlan = from_first_rank(lambda: self.plan(module, sharders), group)
         return plan
 
 
@@ -356,80 +376,3 @@ def _memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
         f"tables take {100 * fullest:.1f} % of the memory of device {shares.index(fullest)}, and nothing is reserved "
         "for dense parameters, input buffers and activations; PlannerSettings(reserve=Reserve()) keeps TorchRec's"
     ]
-
-
-class _Answer(NamedTuple):
-    """What the first rank tells the others: that it works on; or its result; or how it failed."""
-
-    done: bool = False
-    result: Any = None
-    error: type[ShardGymError] | None = None
-    text: str = ""
-
-
-def _from_first_rank(work: Callable[[], Any], group: dist.ProcessGroup) -> Any:
-    """Do work on the first rank of a group, and return its result, or raise its error, on all ranks.
-
-    Ranks that wait in a collective end after the timeout of their group, and with them the job. So work is done in a
-    thread, while the first rank broadcasts a sign of life every second: the timeout is for this second, not for the
-    work. Where the first rank ends, the others end after the timeout.
-    """
-    if dist.get_rank(group) != 0:
-        answer = _Answer()
-        while not answer.done:
-            answer = _received(group)
-        if answer.error is not None:
-            raise _made(answer.error, answer.text)
-        return answer.result
-    planning: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            planning.set_result(work())
-        except BaseException as error:  # raised by the thread that waits
-            planning.set_exception(error)
-
-    threading.Thread(target=run, name="shardgym planning", daemon=True).start()
-    cause: BaseException | None
-    try:
-        while not wait([planning], _SIGN_OF_LIFE_S).done:
-            _send(_Answer(), group)
-        cause = planning.exception()
-    except KeyboardInterrupt as error:
-        cause = error
-    if cause is None:
-        _send(_Answer(done=True, result=planning.result()), group)
-        return planning.result()
-    if isinstance(cause, ShardGymError):
-        kind = type(cause)
-        text = str(cause)
-    else:
-        kind = ShardGymError
-        text = f"planning failed on the first rank: {error_text(cause)}"
-    _send(_Answer(done=True, error=kind, text=text), group)
-    if isinstance(cause, ShardGymError) or not isinstance(cause, Exception):
-        raise cause
-    raise _made(kind, text) from cause
-
-
-def _send(answer: _Answer, group: dist.ProcessGroup) -> None:
-    dist.broadcast_object_list([answer], src=dist.get_global_rank(group, 0), group=group)
-
-
-def _received(group: dist.ProcessGroup) -> _Answer:
-    answers: list[Any] = [None]
-    try:
-        dist.broadcast_object_list(answers, src=dist.get_global_rank(group, 0), group=group)
-    except RuntimeError as error:
-        raise ShardGymError(
-            f"no more was heard of the first rank, which plans: see its log for why it ended ({error_text(error)})"
-        ) from error
-    answer: _Answer = answers[0]
-    return answer
-
-
-def _made(kind: type[ShardGymError], text: str) -> ShardGymError:
-    """Return an error with a text: errors build theirs from several arguments."""
-    failure = kind.__new__(kind)
-    failure.args = (text,)
-    return failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import math
 from collections import Counter
@@ -14,7 +15,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -323,6 +324,32 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
         **{name: value for name, value in latencies.items() if name.endswith("_latency_ms")},
         **hosts,
     )
+
+
+def topology_to_torchrec(topology: Topology, **constants: Any) -> TorchRecTopology:
+    """Return the devices, hosts and fast domains of a topology, with its memory as HBM, or as DDR on "cpu".
+
+    Args:
+        topology: ours.
+        constants: `compute_device` and bandwidths, as TorchRec's topology takes them.
+
+    Raises:
+        InputError: fast domains have several hosts, and TorchRec is older than 1.6.
+    """
+    memory = topology.memory_bytes
+    cap = "hbm_cap" if constants["compute_device"] == "cuda" else "ddr_cap"
+    hosts = topology.fast_domain_size // topology.devices_per_host
+    known = inspect.signature(TorchRecTopology).parameters
+    if hosts > 1 and "pod_size" not in known:
+        raise InputError(f"fast domains of {hosts} hosts: TorchRec knows them since 1.6, install that or a later one")
+    # Versions that can make topologies in another way warn of this one.
+    optional = {"pod_size": None if hosts == 1 else hosts, "created_by_factory": True}
+    alike = len(set(memory)) == 1
+    return TorchRecTopology(
+        world_size=topology.num_devices, local_world_size=topology.devices_per_host, **{cap: memory[0]},
+        custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, topology.num_devices),
+        **{name: value for name, value in optional.items() if name in known}, **constants,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, config=CONFIG)

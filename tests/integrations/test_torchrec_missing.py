@@ -24,6 +24,7 @@ def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
     "command",
     [
         ["import-torchrec", "m:f", "--devices", "2", "--batch-size", "8"],
+        ["compare", "m:f", "--plan", "torchrec", "--plan", "shardgym", "--batch-size", "8"],
         ["plan", "export", "tiny-v1/0", "p.json"],
         ["plan", "import", "tiny-v1/0", "p.json"],
     ],

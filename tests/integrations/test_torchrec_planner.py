@@ -450,7 +450,7 @@ class Slow:
 
 def test_planning_may_take_longer_than_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group gives up after two seconds, and planning takes more."""
-    monkeypatch.setattr("shardgym.torchrec.planner._SIGN_OF_LIFE_S", 0.1)
+    monkeypatch.setattr("shardgym.torchrec.ranks._SIGN_OF_LIFE_S", 0.1)
     expected = planner("random").plan(Toy()).plan
     found = run_ranks(2, lambda rank: planner(Slow(ends=False)).collective_plan(Toy()).plan == expected, 2.0)
     assert found == [True, True]

@@ -1,0 +1,287 @@
+"""Plans measured against each other as real training steps, in turns, until it is known which is faster.
+
+Every round runs each plan once, in random order, so that what else a machine does meets all of them alike. A turn makes
+the model anew and counts by the median of its steps, a step by its slowest rank. What is compared are the ratios of a
+round: to the first plan, as geometric means over rounds, with 95 % intervals of their logarithms (Student's t).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from shardgym.costs.base import make_cost
+from shardgym.costs.fbgemm.cuda import gpu_tag
+from shardgym.costs.gpu.cards import CARDS
+from shardgym.errors import InputError, MeasurementError, ShardGymError, error_text
+from shardgym.machine import cpu_tag, utc_now, versions
+from shardgym.records import CONFIG, Label, Name, Number, Record, Whole
+from shardgym.tasks.step_memory import StepMemory
+from shardgym.tasks.task import ShardingTask
+from shardgym.torchrec.contenders import Contender
+from shardgym.torchrec.plan_file import PlanRecord, plan_record
+from shardgym.torchrec.ranks import World
+from shardgym.torchrec.real_steps import Job, TurnOfRank, run_turn
+
+#: Rounds before there are intervals.
+MIN_ROUNDS = 4
+#: That an interval misses what it is of.
+_LEVEL = 0.05
+
+#: Parts of messages by which libraries say that there is no memory, and that another rank is gone.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+_NO_PEER = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+
+Positive = Annotated[Number, Field(gt=0)]
+Bytes = Annotated[Whole, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PlanResult(Record):
+    """What is known of a plan.
+
+    Attributes:
+        name: as it was asked for.
+        plan: TorchRec's plan as it ran.
+        predicted_rank_ms: of a step on each rank, by the cost that the comparison names; empty where it has no answer.
+        predicted_bytes: of each rank, tables and what a step has in flight in its hottest batch, see `StepMemory`.
+        round_ms: of a step in each round, as long as its slowest rank takes; the median of the timed ones.
+        rank_ms: of a step on each rank, with what it waits for others; the median of all rounds.
+        peak_bytes: of each rank, the most that a turn took: what torch allocated on a GPU, by how much the process grew
+            on a CPU.
+        ratio: of its steps to those of the first plan, the geometric mean over rounds; None before there are any.
+        low: lower end of the interval of the ratio; None before there are `MIN_ROUNDS` rounds, and of the first plan.
+        high: its upper end.
+    """
+
+    name: Name
+    plan: PlanRecord
+    predicted_rank_ms: tuple[Positive, ...] = ()
+    predicted_bytes: tuple[Bytes, ...] = ()
+    round_ms: tuple[Positive, ...] = ()
+    rank_ms: tuple[Positive, ...] = ()
+    peak_bytes: tuple[Bytes, ...] = ()
+    ratio: Positive | None = None
+    low: Positive | None = None
+    high: Positive | None = None
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval of the ratio's logarithm; infinite while there is none."""
+        return math.inf if self.low is None or self.high is None else math.log(self.high / self.low) / 2
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Comparison(Record):
+    """Plans for a task, measured against each other.
+
+    Attributes:
+        task: whose tables were trained, with the rows that they had.
+        trained: somebody's model on their own batches, or the embedding collections alone on ids drawn from the task.
+        rows: share of the rows of tables that were kept.
+        backend: of collectives, "nccl" or "gloo".
+        hardware: tag of the first rank's device.
+        ranks_per_host: ranks of each machine.
+        cost: what predicted.
+        plans: at least two; ratios are to the first.
+        notes: which planner found no plan, and which plan has no prediction.
+        within: half-width of intervals that ends the run.
+        minutes: that end it, too.
+        ended: which of them did; None while it ran.
+        seed: of ids, gradients and the order of turns.
+        started: in UTC.
+        versions: of Python and of packages that matter.
+    """
+
+    task: ShardingTask
+    trained: Literal["model", "collections"]
+    rows: Annotated[Number, Field(gt=0, le=1)]
+    backend: Label
+    hardware: Label
+    ranks_per_host: Annotated[Whole, Field(ge=1)]
+    cost: Label
+    plans: Annotated[tuple[PlanResult, ...], Field(min_length=2)]
+    notes: tuple[str, ...]
+    within: Positive
+    minutes: Positive
+    seed: Annotated[Whole, Field(ge=0)]
+    started: str
+    versions: dict[str, str]
+    ended: Literal["within", "minutes"] | None = None
+    schema: Literal["shardgym.comparison/1"] = "shardgym.comparison/1"
+
+    def sentence(self) -> str:
+        """Say which plan is faster and by how much, or that nobody can tell."""
+        first, *others = self.plans
+        best = min(others, key=lambda plan: plan.ratio or math.inf)
+        if best.low is None or best.high is None or best.ratio is None:
+            return f"Nothing is told apart before there are {MIN_ROUNDS} rounds: give more --minutes."
+        if best.low <= 1 <= best.high:
+            return (
+                f"'{best.name}' and '{first.name}' are not told apart: the ratio of their steps is {best.ratio:.3f}, "
+                f"between {best.low:.3f} and {best.high:.3f}."
+            )
+        fast, slow, shares = best.name, first.name, (best.ratio, best.high, best.low)
+        if best.low > 1:
+            fast, slow, shares = first.name, best.name, (1 / best.ratio, 1 / best.low, 1 / best.high)
+        mean, least, most = (100 * (1 - share) for share in shares)
+        return f"'{fast}' is faster than '{slow}': a step takes {mean:.1f} % less time ({least:.1f} to {most:.1f} %)."
+
+
+def mean_ratio(ratios: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the geometric mean of the ratios of rounds, with its 95 % interval from `MIN_ROUNDS` rounds on."""
+    from scipy import stats
+
+    logs = np.log(ratios)
+    mean = float(logs.mean())
+    if len(logs) < MIN_ROUNDS:
+        return math.exp(mean), None, None
+    half = float(stats.t.isf(_LEVEL / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def measure(
+    job: Job,
+    contenders: Mapping[str, Contender],
+    world: World,
+    notes: Sequence[str],
+    after_round: Callable[[Comparison], None],
+    **settings: Any,
+) -> Comparison:
+    """Measure plans in rounds until all intervals are narrow enough or time is over; all ranks do so together.
+
+    Time is looked at after every turn. There is one round at least; another one that time breaks off does not count.
+
+    Args:
+        job: what is trained.
+        contenders: the plans by name.
+        world: where it runs.
+        notes: as the comparison has them.
+        after_round: called on every rank with what is known after each round.
+        **settings: trained, rows, within, minutes and seed, see `Comparison`.
+
+    Raises:
+        MeasurementError: a rank ran out of memory, or failed, or is gone. It is raised on the rank itself; others see
+            that a rank is gone.
+        InputError: the model does not return a loss.
+    """
+    comparison = _begun(job.task, contenders, world, notes, settings)
+    shuffle = random.Random(comparison.seed)  # the same on all ranks
+    start = time.monotonic()
+    rounds: list[dict[str, list[TurnOfRank]]] = []
+    order = list(contenders)
+    while comparison.ended is None:
+        shuffle.shuffle(order)
+        turns: dict[str, list[TurnOfRank]] = {}
+        is_over = False
+        for name in order:
+            with _one_line(f"plan '{name}', round {len(rounds) + 1}, rank {world.rank}"):
+                own = run_turn(job, contenders[name].sharding_plan, world)
+                ranks: list[Any] = [None] * world.size
+                dist.all_gather_object(ranks, (own, time.monotonic() - start))
+            turns[name] = [turn for turn, _ in ranks]
+            is_over = ranks[0][1] >= 60 * comparison.minutes  # the clock of the first rank decides for all
+            if is_over and rounds:
+                break
+        if len(turns) == len(order):
+            rounds.append(turns)
+            comparison = dataclasses.replace(comparison, plans=_results(comparison.plans, rounds))
+        if all(plan.half_width < comparison.within for plan in comparison.plans[1:]):
+            comparison = dataclasses.replace(comparison, ended="within")
+        elif is_over:
+            comparison = dataclasses.replace(comparison, ended="minutes")
+        after_round(comparison)
+    return comparison
+
+
+def _begun(
+    task: ShardingTask,
+    contenders: Mapping[str, Contender],
+    world: World,
+    notes: Sequence[str],
+    settings: Mapping[str, Any],
+) -> Comparison:
+    """Return what is known before the first round."""
+    in_step = dataclasses.replace(task, step_memory=task.step_memory or StepMemory())
+    name = "gpu" if task.topology.device in CARDS else "roofline"
+    with make_cost(name) as cost:
+        costs = cost.evaluate(task, [one.plan for one in contenders.values()])
+    plans = [
+        PlanResult(
+            plan,
+            plan_record(one.sharding_plan),
+            tuple(predicted.device_ms.tolist()) if predicted.feasible else (),
+            tuple(memory.total for memory in one.plan.memory_per_device(in_step)),
+        )
+        for (plan, one), predicted in zip(contenders.items(), costs, strict=True)
+    ]
+    pairs = zip(contenders, costs, strict=True)
+    unpriced = [f"{name} does not price '{plan}': {found.reason}" for plan, found in pairs if found.reason is not None]
+    return Comparison(
+        task=task,
+        backend=world.backend,
+        hardware=gpu_tag(world.device.index) if world.device.type == "cuda" else cpu_tag(),
+        ranks_per_host=world.local_size,
+        cost=name,
+        plans=tuple(plans),
+        notes=(*notes, *unpriced),
+        started=utc_now(),
+        versions=versions() | {"torchrec": version("torchrec")},
+        **settings,
+    )
+
+
+def _results(
+    plans: tuple[PlanResult, ...], rounds: Sequence[Mapping[str, Sequence[TurnOfRank]]]
+) -> tuple[PlanResult, ...]:
+    """Return plans with what all rounds say of them."""
+    found: list[PlanResult] = []
+    for plan in plans:
+        turns = [of_round[plan.name] for of_round in rounds]
+        slowest = [[max(step) for step in zip(*(rank.step_ms for rank in ranks), strict=True)] for ranks in turns]
+        round_ms = tuple(map(statistics.median, slowest))
+        first_ms = found[0].round_ms if found else round_ms
+        ratio, low, high = mean_ratio([own / first for own, first in zip(round_ms, first_ms, strict=True)])
+        of_ranks = list(zip(*turns, strict=True))
+        found.append(
+            dataclasses.replace(
+                plan,
+                round_ms=round_ms,
+                rank_ms=tuple(statistics.median(statistics.median(t.step_ms) for t in rank) for rank in of_ranks),
+                peak_bytes=tuple(max(turn.peak_bytes for turn in rank) for rank in of_ranks),
+                ratio=ratio,
+                low=low if found else None,
+                high=high if found else None,
+            )
+        )
+    return tuple(found)
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Say in one line what went wrong in the block."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _NO_MEMORY):
+            said = "out of memory; give fewer rows, a smaller batch or devices with more memory"
+        elif isinstance(error, dist.DistError) or any(part in text for part in _NO_PEER):
+            said = "another rank ended or does not answer; see what it or torchrun says of it"
+        else:
+            said = text if isinstance(error, ShardGymError) else error_text(error)
+        kind = InputError if isinstance(error, InputError) else MeasurementError
+        raise kind(f"{where}: {said}") from error

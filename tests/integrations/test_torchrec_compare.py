@@ -1,0 +1,459 @@
+"""shardgym compare on processes of this machine: what is recorded and printed, when it ends, and how it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torchrec_toys import MARKS, Toy, topology
+
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds
+from shardgym.cli import main
+from shardgym.tables.table import RangeIds, RecordedIds
+from shardgym.torchrec import comparing, model_from_task, save, task_from_model, to_torchrec
+from shardgym.torchrec.comparing import MIN_ROUNDS, Comparison, mean_ratio, measure
+from shardgym.torchrec.contenders import Contender, find_contenders, plan_with_fewer_rows, with_fewer_rows
+from shardgym.torchrec.ranks import World
+from shardgym.torchrec.real_steps import Job, TurnOfRank
+
+pytestmark = [
+    *MARKS,
+    # The dense kernel, on CPUs.
+    pytest.mark.filterwarnings("ignore:fbgemm..dense_embedding_codegen_lookup_function:UserWarning"),
+]
+
+#: Until all ranks are through.
+TIMEOUT_S = 240
+ONE_ROUND = ["--minutes", "0.0001"]
+
+MODEL = """\
+import collections
+import os
+import torch
+from torch import nn
+from torchrec_toys import Toy, collection, config, sample
+
+MADE = collections.Counter()
+
+def make():
+    return Toy(device=None)
+
+class Model(nn.Module):
+    def __init__(self, device="meta", ends=""):
+        super().__init__()
+        self.bags = collection(config("a", 40, 8), config("b", 20, 16), device=device)
+        self.dense = nn.Linear(24, 1)
+        self.ends = ends
+        MADE[ends] += 1
+
+    def forward(self, ids):
+        if MADE[self.ends] == 4 and os.environ["RANK"] == "1":  # in the third turn: one was looked at before
+            if self.ends == "killed":
+                os._exit(9)
+            if self.ends == "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        found = self.bags(ids).to_dict()
+        values = self.dense(torch.cat([found["a_ids"], found["b_ids"]], dim=1))
+        return "no loss" if self.ends == "text" else ((values**2).mean(), values)
+
+trained = Model
+with_weights = lambda: Model(None)
+killed = lambda: Model(ends="killed")
+memory = lambda: Model(ends="memory")
+text = lambda: Model(ends="text")
+
+def batches(rank, size):
+    assert size == int(os.environ["WORLD_SIZE"])
+    for step in range(5):
+        yield sample({"a_ids": 40, "b_ids": 20}, 6, rank, step)
+
+def none(rank, size):
+    return []
+"""
+
+
+class Answer(NamedTuple):
+    """How a command ended on a rank, and what it printed there."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models, a task of two tables for two ranks, and plans."""
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "toy_job.py").write_text(MODEL)
+    tables = (EmbeddingTable("a", 100, 8, pooling_factor=2.0), EmbeddingTable("b", 50, 16))
+    (folder / "task.json").write_text(ShardingTask(tables, Topology(2, (2**20,) * 2), 12).to_json())
+    # TorchRec keeps 15 % free, so that it has no plan for tables of 3,200 bytes.
+    (folder / "tight.json").write_text(ShardingTask(tables, Topology(2, (3300,) * 2), 12).to_json())
+    theirs = task_from_model(Toy(), topology(), 16)
+    save(to_torchrec(ShardingPlan.table_wise(theirs, [0, 0, 1]), theirs), folder / "theirs.json")
+    plans: dict[str, dict[str, int]] = {
+        "apart": {"a": 0, "b": 1}, "turned": {"a": 1, "b": 0}, "half": {"a": 0}, "other": {"a": 0, "c": 0},
+        "outside": {"a": 0, "b": 5}, "ours": {"bags.a": 1, "bags.b": 0}, "alone": {"bags.a": 0, "bags.b": 0},
+    }  # fmt: skip
+    for name, plan in plans.items():
+        (folder / f"{name}.json").write_text(json.dumps(plan))
+    return folder
+
+
+def run(folder: Path, size: int, commands: dict[str, Sequence[str]], local_size: int) -> dict[str, list[Answer]]:
+    """Run commands, one after the other, on every rank: in processes forked from this one, which has TorchRec."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=_run, args=(folder, rank, size, local_size, port, commands)) for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(TIMEOUT_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return {name: [_answer(folder, name, rank, processes[rank].exitcode) for rank in range(size)] for name in commands}
+
+
+def _run(folder: Path, rank: int, size: int, local_size: int, port: int, commands: dict[str, Sequence[str]]) -> None:
+    os.chdir(folder)
+    sys.path.append(str(folder))
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % local_size),
+        "LOCAL_WORLD_SIZE": str(local_size), "MASTER_ADDR": "localhost",
+    }  # fmt: skip
+    for number, (name, arguments) in enumerate(commands.items()):
+        os.environ["MASTER_PORT"] = str(port + number)
+        with Path(f"{name}-{rank}.out").open("w") as out, Path(f"{name}-{rank}.err").open("w") as err:
+            sys.stdout, sys.stderr, sys.__stderr__ = out, err, err  # type: ignore[misc]
+            code = main(["compare", *arguments, "-o", f"{name}.result"])
+            out.flush()
+        Path(f"{name}-{rank}.code").write_text(str(code))
+        if dist.is_initialized():  # after an error
+            dist.destroy_process_group()
+    os._exit(0)
+
+
+def _answer(folder: Path, name: str, rank: int, exit_code: int | None) -> Answer:
+    of_rank = folder / f"{name}-{rank}"
+    code = of_rank.with_suffix(".code")
+    texts = [of_rank.with_suffix(suffix).read_text() for suffix in (".out", ".err")]
+    return Answer(int(code.read_text()) if code.exists() else exit_code, *texts)
+
+
+OWN = ("--batch-size", "6", "--batches", "toy_job:batches", "--plan", "ours.json", "--plan", "alone.json")
+APART = ("task.json", "--plan", "apart.json", "--plan")
+#: Commands on two ranks, by name.
+COMMANDS: dict[str, Sequence[str]] = {
+    "planners": (
+        "toy_job:make", "--batch-size", "8", "--plan", "torchrec", "--plan", "shardgym", "--plan", "theirs.json",
+        "--within", "1000",
+    ),
+    "model": ("toy_job:trained", *OWN, *ONE_ROUND),
+    "left_out": ("tight.json", "--plan", "apart.json", "--plan", "turned.json", "--plan", "torchrec", *ONE_ROUND),
+    "alone": ("tight.json", "--plan", "apart.json", "--plan", "torchrec"),
+    "outside": (*APART, "outside.json"),
+    "half": (*APART, "half.json"),
+    "other": (*APART, "other.json"),
+    "missing": (*APART, "missing.json"),
+    "weights": ("toy_job:with_weights", *OWN),
+    "none": ("toy_job:trained", *OWN[:2], "--batches", "toy_job:none", *OWN[4:]),
+    "nothing": ("toy_job:trained", *OWN[:2], "--batches", "toy_job:nothing", *OWN[4:]),
+    "text": ("toy_job:text", *OWN),
+    "memory": ("toy_job:memory", *OWN, "--within", "1e-9"),
+}  # fmt: skip
+#: By the name of a command, the line that says what went wrong.
+WRONG = {
+    "alone": "'torchrec' is left out: TorchRec's planner found no plan: ",
+    "outside": "plan 'outside.json': ",
+    "half": "half.json: table 'b' of the task has no device, 1 are missing",
+    "other": "other.json: 'c' is no table of the task given",
+    "missing": "--plan missing.json: expected torchrec or shardgym, or a file of a plan",
+    "weights": "table 'bags.a' of the model has its weights on every rank",
+    "none": "there are no batches of rank ",
+    "nothing": "module 'toy_job' has no 'nothing'",
+    "text": "model(batch) returned 'no loss': expected the loss, or a tuple",
+}
+
+
+@pytest.fixture(scope="module")
+def ran(here: Path) -> dict[str, list[Answer]]:
+    return run(here, 2, COMMANDS, 2)
+
+
+def errors(answers: list[Answer]) -> list[str]:
+    """What all ranks say of errors."""
+    return [line for answer in answers for line in answer.err.splitlines() if line.startswith("shardgym: error: ")]
+
+
+def check_result(result: Comparison, ranks: int, rounds: int) -> None:
+    """Hold what a result says of plans against its rounds."""
+    first = result.plans[0]
+    for plan in result.plans:
+        assert len(plan.round_ms) == rounds
+        assert plan.ratio == pytest.approx(np.exp(np.mean(np.log(np.divide(plan.round_ms, first.round_ms)))))
+        assert len(plan.rank_ms) == len(plan.peak_bytes) == len(plan.predicted_rank_ms) == ranks
+        assert max(plan.rank_ms) <= max(plan.round_ms)
+        assert all(size > 0 for size in (*plan.predicted_bytes, *plan.predicted_rank_ms))
+        if plan is not first and rounds >= MIN_ROUNDS:
+            assert plan.low <= plan.ratio <= plan.high
+        else:
+            assert (plan.low, plan.high) == (None, None)
+
+
+def test_plans_of_both_planners_and_of_a_file_are_compared(here: Path, ran: dict[str, list[Answer]]) -> None:
+    first, second = ran["planners"]
+    assert (first.code, second.code) == (0, 0), first.err
+    assert (second.out, second.err) == ("", "")
+    result = Comparison.load(here / "planners.result")
+    assert [of.name for of in result.plans] == ["torchrec", "shardgym", "theirs.json"]
+    check_result(result, 2, MIN_ROUNDS)
+    assert (result.ended, result.backend, result.trained, result.cost) == ("within", "gloo", "collections", "roofline")
+    assert result.task.batch_size == 16
+    # The file is for GPUs.
+    modules = result.plans[2].plan.modules.values()
+    assert {s.placement for module in modules for t in module.values() for s in t.shards} == {
+        "rank:0/cpu",
+        "rank:1/cpu",
+    }
+    head, _, titles, _, *rows = first.out.splitlines()
+    assert head.startswith(f"planners.result: 2 ranks on {result.hardware} with gloo, 4 rounds; half-width ")
+    assert titles.split("  ")[0] == "plan"
+    assert [row.split()[0] for row in rows[:3]] == ["torchrec", "shardgym", "theirs.json"]
+    assert "the embedding collections were trained alone: " in first.out
+    assert "assumed: 1 id per sample and feature for 3 of 3 tables" in first.out
+    assert first.out.endswith(result.sentence() + "\n")
+
+
+def test_a_model_is_trained_on_its_own_batches(here: Path, ran: dict[str, list[Answer]]) -> None:
+    assert [answer.code for answer in ran["model"]] == [0, 0], ran["model"][0].err
+    result = Comparison.load(here / "model.result")
+    check_result(result, 2, 1)
+    assert (result.trained, result.ended) == ("model", "minutes")
+    assert "trained alone" not in ran["model"][0].out
+    assert "before there are 4 rounds: give more --minutes" in ran["model"][0].out
+
+
+def test_a_planner_without_a_plan_is_left_out_where_two_plans_remain(here: Path, ran: dict[str, list[Answer]]) -> None:
+    result = Comparison.load(here / "left_out.result")
+    assert [plan.name for plan in result.plans] == ["apart.json", "turned.json"]
+    assert any(note.startswith(WRONG["alone"]) for note in result.notes)
+    assert WRONG["alone"] in ran["left_out"][0].out
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_compared_is_named_by_one_rank(name: str, here: Path, ran: dict[str, list[Answer]]) -> None:
+    (said,) = errors(ran[name])
+    assert WRONG[name] in said
+    assert 0 not in {answer.code for answer in ran[name]}
+    assert not (here / f"{name}.result").exists()
+
+
+def test_what_was_measured_before_a_rank_failed_is_kept(here: Path, ran: dict[str, list[Answer]]) -> None:
+    killed = run(here, 2, {"killed": ("toy_job:killed", *OWN, "--within", "1e-9")}, 2)["killed"]
+    assert [answer.code for answer in killed] == [1, 9]
+    for name, answers, why in (
+        (
+            "memory",
+            ran["memory"],
+            "rank 1: out of memory; give fewer rows, a smaller batch or devices with more memory",
+        ),
+        ("killed", killed, "rank 0: another rank ended or does not answer; see what it or torchrun says of it"),
+    ):
+        (said,) = errors(answers)
+        assert said.startswith("shardgym: error: plan '")
+        assert said.endswith(f".json', round 2, {why}")
+        assert [answer.out for answer in answers] == ["", ""]
+        result = Comparison.load(here / f"{name}.result")
+        check_result(result, 2, 1)
+        assert result.ended is None
+
+
+def test_a_task_of_all_kinds_of_tables_runs_on_four_ranks_with_fewer_rows(tmp_path: Path) -> None:
+    tables = (
+        EmbeddingTable("bags.a", 160, 16, pooling_factor=3.0, ids=ZipfIds(1.1), optimizer="rowwise_adagrad"),
+        EmbeddingTable("bags.b", 80, 8, pooling_factor=2.0, num_features=2, precision="fp16"),
+        EmbeddingTable("bags.d", 10, 4, optimizer="exact_sgd"),
+        EmbeddingTable("words.c", 40, 8, pooling_factor=1.5, pooling="none"),
+        EmbeddingTable("scores.e", 40, 8, weighted=True),
+    )
+    task = ShardingTask(tables, Topology(4, (2**20,) * 4, fast_domain_size=2), 24, optimizer="adagrad")
+    (tmp_path / "task.json").write_text(task.to_json())
+    _, b, d, c, e = task.tables
+    others = [Shard.whole(b, 1), Shard.whole(c, 2), Shard.whole(e, 3)]
+    rows = [Shard("bags.a", (40 * n, 40 * n + 40), (0, 16), (n,)) for n in range(4)]
+    by_rows = ShardingPlan.of(task, [*rows, Shard.whole(d, 0, 1, 2, 3), *others])
+    columns = [Shard("bags.a", (0, 160), (4 * n, 4 * n + 4), (n,)) for n in range(4)]
+    by_columns = ShardingPlan.of(task, [*columns, Shard.whole(d, 2), *others])
+    (tmp_path / "rows.json").write_text(by_rows.to_json())
+    save(to_torchrec(by_columns, task), tmp_path / "columns.json")
+    arguments = ["task.json", "--plan", "rows.json", "--plan", "columns.json", "--rows", "0.5", "--json", *ONE_ROUND]
+    answers = run(tmp_path, 4, {"four": arguments}, local_size=2)["four"]
+    assert [answer.code for answer in answers] == [0] * 4, [answer.err for answer in answers]
+    assert {answer.out for answer in answers[1:]} == {""}
+    result = Comparison.load(tmp_path / "four.result")
+    assert Comparison.from_json(answers[0].out) == result
+    check_result(result, 4, 1)
+    assert (result.rows, result.ranks_per_host) == (0.5, 2)
+    assert [table.num_embeddings for table in result.task.tables] == [80, 40, 8, 20, 20]
+    shards = result.plans[0].plan.modules["bags"]["a"].shards
+    assert shards is not None
+    assert [(s.offsets, s.sizes) for s in shards] == [((20 * n, 0), (20, 16)) for n in range(4)]
+
+
+TWO = ["--plan", "torchrec", "--plan", "shardgym"]
+FACTORY = ["toy_job:make", "--batch-size", "8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["t.json", *TWO], "RANK is not in the environment: start the command on your ranks, as with 'torchrun "),
+        (["t.json", "--plan", "torchrec"], "--plan: expected two or more, each once"),
+        (["t.json", *TWO, "--plan", "torchrec"], "--plan: expected two or more, each once"),
+        (["t.json", *TWO, "--batch-size", "8"], "a task has batch size and devices of its own"),
+        (["m:f", *TWO, "--task", "t.json", "--topology", "cpu"], "a task has batch size and devices of its own"),
+        (["m:f", *TWO], "a model needs --batch-size, the samples of one rank, or --task"),
+        (["m:f", *TWO, "--task", "t.json"], "--task needs --batches: without them, give the task in place"),
+        (["t.json", *TWO, "--batches", "m:f"], "--batches are of a model, and a task was given in its place"),
+        (["m:f", *TWO, "--batch-size", "8", "--batches", "m:f", "--rows", "0.5"], "--rows and --batches were given"),
+        (["t.json", *TWO, "--rows", "0"], "Invalid value for '--rows'"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert main(["compare", *arguments, "-o", "result.json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, spread: float) -> tuple[Comparison, list[int]]:
+    """Compare plans of which "odd" takes 1.5 times as long, and a share of it in every second round; a turn takes half
+    a minute of six.
+    """
+    tables = (EmbeddingTable("a", 100, 8), EmbeddingTable("b", 50, 16))
+    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 12)
+    contenders = {}
+    for name, devices in {"even": (0, 1), "odd": (1, 0)}.items():
+        plan = ShardingPlan.table_wise(task, devices)
+        contenders[name] = Contender(to_torchrec(plan, task, device_type="cpu"), plan)
+    turns: list[bool] = []
+
+    def turn(job: Job, plan: Any, world: World) -> TurnOfRank:
+        turns.append(plan is contenders["even"].sharding_plan)
+        ms = 10.0 if turns[-1] else 15.0 * (spread if (len(turns) - 1) // 2 % 2 else 1.0)
+        return TurnOfRank([ms] * 3, 1000)
+
+    def gathered(found: list[Any], own: tuple[TurnOfRank, float]) -> None:
+        found[:] = [own, (TurnOfRank([ms / 2 for ms in own[0].step_ms], 2000), 1e9)]
+
+    kept: list[int] = []
+    monkeypatch.setattr(comparing, "run_turn", turn)
+    monkeypatch.setattr(comparing, "dist", SimpleNamespace(all_gather_object=gathered))
+    monkeypatch.setattr(comparing, "time", SimpleNamespace(monotonic=lambda: 30.0 * len(turns)))
+    result = measure(
+        Job(task, torch.nn.Module, [], lambda model, batch: ([], None)), contenders,
+        World(0, 2, 2, torch.device("cpu")), ["a note"], lambda found: kept.append(len(found.plans[0].round_ms)),
+        trained="collections", rows=1.0, within=0.02, minutes=5.5, seed=0,
+    )  # fmt: skip
+    return result, kept
+
+
+def test_it_ends_when_all_intervals_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, kept = measured(monkeypatch, spread=1.001)
+    check_result(result, 2, MIN_ROUNDS)
+    assert (result.ended, result.notes, kept) == ("within", ("a note",), [1, 2, 3, 4])
+    even, odd = result.plans
+    # The slowest rank counts.
+    assert (even.round_ms, even.rank_ms, even.peak_bytes) == ((10.0,) * 4, (10.0, 5.0), (1000, 2000))
+    assert odd.ratio == pytest.approx(1.5, abs=0.002)
+    assert result.sentence().startswith("'even' is faster than 'odd': a step takes 33.")
+
+
+def test_it_ends_within_a_round_when_time_is_over_and_then_plans_may_not_be_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, kept = measured(monkeypatch, spread=0.3)
+    assert (result.ended, kept) == ("minutes", [1, 2, 3, 4, 5, 5])
+    check_result(result, 2, 5)
+    assert result.sentence().startswith("'odd' and 'even' are not told apart: the ratio of their steps is ")
+
+
+def test_an_interval_is_that_of_students_t_of_the_logarithms() -> None:
+    assert mean_ratio([2.0, 0.5, 1.0]) == (pytest.approx(1.0), None, None)
+    value, low, high = mean_ratio([math.exp(x) for x in (1.0, 2.0, 3.0, 4.0)])
+    assert low is not None
+    assert high is not None
+    half = 3.1824463 * math.sqrt(5 / 3) / 2  # quantile of t with 3 degrees of freedom, deviation, 4 rounds
+    assert math.log(value) == pytest.approx(2.5)
+    assert (math.log(low), math.log(high)) == (pytest.approx(2.5 - half), pytest.approx(2.5 + half))
+
+
+def test_fewer_rows_leave_room_for_what_plans_need() -> None:
+    tables = (
+        EmbeddingTable("a", 1000, 8),
+        EmbeddingTable("b", 3, 8),
+        EmbeddingTable("c", 1000, 8, ids=RangeIds((0.5, 0.5)), reuse_histogram=(1.0, *[0.0] * 16)),
+        EmbeddingTable("d", 1000, 8, ids=ZipfIds(1.0, row_order="blocks", block_rows=100)),
+    )
+    task = ShardingTask(tables, Topology(4, (2**20,) * 4), 8)
+    fewer = with_fewer_rows(task, 500)
+    assert with_fewer_rows(task, 1) == task
+    assert [table.num_embeddings for table in fewer.tables] == [4, 3, 4, 4]
+    assert fewer.table("c").reuse_histogram is None
+    rows = [Shard("a", (250 * n, 250 * n + 250), (0, 8), (n,)) for n in range(4)]
+    plan = ShardingPlan.of(task, [*rows, *(Shard.whole(table, 1) for table in tables[1:])])
+    cut = plan_with_fewer_rows(plan, task, fewer)
+    assert isinstance(cut, ShardingPlan)
+    cut.validate(fewer)
+    assert [shard.rows for shard in cut.of_table("a")] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    recorded = RecordedIds("log.pt", "a", samples=8, batch_size=8, sha256="0" * 64)
+    of_log = dataclasses.replace(task, tables=(dataclasses.replace(tables[0], ids=recorded),))
+    with pytest.raises(InputError, match="table 'a' cannot be scaled: its ids are recorded"):
+        with_fewer_rows(of_log, 2)
+
+
+def test_the_same_name_in_two_collections_must_mean_the_same_to_torchrecs_planner() -> None:
+    tables = (EmbeddingTable("x.t", 100, 8, pooling_factor=2.0), EmbeddingTable("y.t", 100, 8))
+    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 8)
+    given: dict[str, Any] = {"torchrec": "torchrec", "ours": ShardingPlan.table_wise(task, [0, 1])}
+    with pytest.raises(InputError, match="plan 'torchrec': tables of several collections are called 't'"):
+        find_contenders(given, task, model_from_task(task), World(0, 2, 2, torch.device("cpu")))
+
+
+@pytest.mark.slow
+def test_torchrun_starts_it(here: Path) -> None:
+    arguments = ["task.json", "--plan", "apart.json", "--plan", "turned.json", *ONE_ROUND, "-o", "result.json"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "shardgym", "compare"]
+    done = subprocess.run(
+        [*command, *arguments], cwd=here, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("result.json: 2 ranks") == 1
+    check_result(Comparison.load(here / "result.json"), 2, 1)

@@ -209,6 +209,12 @@ def _text(result: Comparison, output: Path) -> str:
     remarks = list(result.notes)
     if result.trained == "collections":
         remarks.append("the embedding collections were trained alone: ids drawn from the task, random gradients")
+    if result.calibration is not None:
+        levels = result.calibration
+        remarks.append(
+            f"level of {result.cost}: compute {levels.compute:.2f}, exchanges {levels.exchange:.2f}, and "
+            f"{levels.fixed_ms:.3f} ms a step that it does not count, of which ids take {result.ids_ms:.3f}"
+        )
     if result.rows != 1:
         remarks.append(f"tables had {result.rows:.4g} of their rows, for planners and predictions, too")
     head = f"{output}: {ranks} on {result.hardware} with {result.backend}, {rounds}; {why}"

@@ -24,8 +24,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.base import make_cost
+from shardgym.costs.calibrated import Calibration
 from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.gpu.cards import CARDS
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
 from shardgym.errors import InputError, MeasurementError, ShardGymError, error_text
 from shardgym.machine import cpu_tag, utc_now, versions
 from shardgym.records import CONFIG, Label, Name, Number, Record, Whole
@@ -47,6 +49,7 @@ _NO_PEER = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Connection res
 
 Positive = Annotated[Number, Field(gt=0)]
 Bytes = Annotated[Whole, Field(ge=0)]
+Phases = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], Field(min_length=len(PHASES), max_length=len(PHASES))]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -56,10 +59,12 @@ class PlanResult(Record):
     Attributes:
         name: as it was asked for.
         plan: TorchRec's plan as it ran.
-        predicted_rank_ms: of a step on each rank, by the cost that the comparison names; empty where it has no answer.
+        predicted_ms: of a step on each rank, phase by phase in the order of `PHASES`, by the cost that the comparison
+            names; empty where it has no answer.
         predicted_bytes: of each rank, tables and what a step has in flight in its hottest batch, see `StepMemory`.
         round_ms: of a step in each round, as long as its slowest rank takes; the median of the timed ones.
         rank_ms: of a step on each rank, with what it waits for others; the median of all rounds.
+        phases_ms: what embedding collections take on each rank, phase by phase, see `phases_ms`; the median of rounds.
         peak_bytes: of each rank, the most that a turn took: what torch allocated on a GPU, by how much the process grew
             on a CPU.
         ratio: of its steps to those of the first plan, the geometric mean over rounds; None before there are any.
@@ -69,14 +74,20 @@ class PlanResult(Record):
 
     name: Name
     plan: PlanRecord
-    predicted_rank_ms: tuple[Positive, ...] = ()
+    predicted_ms: tuple[Phases, ...] = ()
     predicted_bytes: tuple[Bytes, ...] = ()
     round_ms: tuple[Positive, ...] = ()
     rank_ms: tuple[Positive, ...] = ()
+    phases_ms: tuple[Phases, ...] = ()
     peak_bytes: tuple[Bytes, ...] = ()
     ratio: Positive | None = None
     low: Positive | None = None
     high: Positive | None = None
+
+    @property
+    def predicted_rank_ms(self) -> list[float]:
+        """Of a step on each rank; empty where the cost has no answer."""
+        return [sum(phases) for phases in self.predicted_ms]
 
     @property
     def half_width(self) -> float:
@@ -101,6 +112,8 @@ class Comparison(Record):
         within: half-width of intervals that ends the run.
         minutes: that end it, too.
         ended: which of them did; None while it ran.
+        calibration: levels at which the cost takes what was measured; None where it has no answer.
+        ids_ms: of the fixed part of a step, the exchange of ids, which grows with the batch.
         seed: of ids, gradients and the order of turns.
         started: in UTC.
         versions: of Python and of packages that matter.
@@ -121,6 +134,8 @@ class Comparison(Record):
     started: str
     versions: dict[str, str]
     ended: Literal["within", "minutes"] | None = None
+    calibration: Calibration | None = None
+    ids_ms: Annotated[Number, Field(ge=0)] = 0.0
     schema: Literal["shardgym.comparison/1"] = "shardgym.comparison/1"
 
     def sentence(self) -> str:
@@ -198,7 +213,7 @@ def measure(
                 break
         if len(turns) == len(order):
             rounds.append(turns)
-            comparison = dataclasses.replace(comparison, plans=_results(comparison.plans, rounds))
+            comparison = _calibrated(dataclasses.replace(comparison, plans=_results(comparison.plans, rounds)))
         if all(plan.half_width < comparison.within for plan in comparison.plans[1:]):
             comparison = dataclasses.replace(comparison, ended="within")
         elif is_over:
@@ -223,7 +238,7 @@ def _begun(
         PlanResult(
             plan,
             plan_record(one.sharding_plan),
-            tuple(predicted.device_ms.tolist()) if predicted.feasible else (),
+            tuple(map(tuple, predicted.per_device.tolist())) if predicted.feasible else (),
             tuple(memory.total for memory in one.plan.memory_per_device(in_step)),
         )
         for (plan, one), predicted in zip(contenders.items(), costs, strict=True)
@@ -261,6 +276,7 @@ def _results(
                 plan,
                 round_ms=round_ms,
                 rank_ms=tuple(statistics.median(statistics.median(t.step_ms) for t in rank) for rank in of_ranks),
+                phases_ms=tuple(tuple(np.median([t.phases_ms for t in rank], axis=0).tolist()) for rank in of_ranks),
                 peak_bytes=tuple(max(turn.peak_bytes for turn in rank) for rank in of_ranks),
                 ratio=ratio,
                 low=low if found else None,
@@ -268,6 +284,31 @@ def _results(
             )
         )
     return tuple(found)
+
+
+def _calibrated(comparison: Comparison) -> Comparison:
+    """Return the comparison with levels at which compute and exchanges of all plans take what was measured."""
+    priced = [plan for plan in comparison.plans if plan.predicted_ms]
+    if not priced:
+        return comparison
+    predicted = np.array([plan.predicted_ms for plan in priced])
+    measured = np.array([plan.phases_ms for plan in priced])
+    compute_ms = measured[..., COMPUTE_COLUMNS].sum(axis=2)
+    exchange_ms = measured[..., 2:4].max(axis=1).sum(axis=1)
+    # Those who enter an exchange before the last one wait, which is no part of its level.
+    expected_ms = predicted[..., 2].min(axis=1) + predicted[..., 3].max(axis=1)
+    steps_ms = np.array([statistics.median(plan.round_ms) for plan in priced])
+    alone = not expected_ms.any()  # one rank exchanges nothing
+    calibration = Calibration(
+        "gpu" if comparison.cost == "gpu" else "roofline",
+        comparison.task.topology.device,
+        comparison.hardware,
+        float(compute_ms.sum() / predicted[..., COMPUTE_COLUMNS].sum()),
+        1.0 if alone else float(exchange_ms.sum() / expected_ms.sum()),
+        max(0.0, float(np.median(steps_ms - compute_ms.max(axis=1) - exchange_ms))),
+    )
+    ids_ms = float(np.median(measured[..., 0].max(axis=1)))
+    return dataclasses.replace(comparison, calibration=calibration, ids_ms=ids_ms)
 
 
 @contextmanager

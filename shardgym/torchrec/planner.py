@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
@@ -18,6 +19,7 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.calibrated import CalibratedCost, Calibration
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.cost import GpuCost
@@ -74,6 +76,8 @@ class PlannerSettings:
     #: What the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's device
     #: is a card that it knows, else `roofline`; the log says which.
     cost: str | CostModel | None = None
+    #: A result of `shardgym compare`, which says at which level the cost, "gpu" or "roofline", counts.
+    calibration: str | Path | None = None
     #: Given to the solver.
     seed: int = 0
     #: Given to a solver that takes one.
@@ -148,6 +152,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         if cost is None:
             cost = "gpu" if topology.device in CARDS else "roofline"
         self._cost = make_cost(cost) if isinstance(cost, str) else cost
+        self._calibration = None if settings.calibration is None else Calibration.of_result(settings.calibration)
         check_int("seed", settings.seed)
         self.last: Planned | None = None
 
@@ -192,6 +197,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         task = imported.task
         pins = by_table("pins", pinned, tables)
         cost, of_codecs = self._priced_with(used, task)
+        cost = self._calibrated(cost)
         plan, rules = self._solved(task, cost, constraints, pins)
         wishes += rules.wishes + of_codecs + not_followed(used)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
@@ -240,7 +246,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         Raises:
             NoFeasiblePlanError: the tables do not fit.
         """
-        return self._solved(task, self._cost, {}, {})[0]
+        return self._solved(task, self._calibrated(self._cost), {}, {})[0]
+
+    def _calibrated(self, cost: CostModel) -> CostModel:
+        return cost if self._calibration is None else CalibratedCost(cost, self._calibration)
 
     def _solved(
         self,

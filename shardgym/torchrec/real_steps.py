@@ -10,13 +10,11 @@ import dataclasses
 import functools
 import gc
 import itertools
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -34,12 +32,13 @@ from shardgym.tables.ids import draw_bags
 from shardgym.tables.table import EmbeddingTable, Optimizer
 from shardgym.tasks.task import ShardingTask
 from shardgym.torchrec.model_tables import feature_names, model_from_task, model_tables, parameter_name, split_name
+from shardgym.torchrec.phases import phases_ms, recorded, timed, values_of
 from shardgym.torchrec.ranks import World
 
 #: Different batches that steps take in turn.
 BATCHES = 3
-#: Steps of a turn that are not timed, and those that are.
-WARM_UPS = 2
+#: Steps of a turn that are not timed, after a first one, and those that are.
+WARM_UPS = 1
 STEPS = 10
 LEARNING_RATE = 0.01
 
@@ -73,6 +72,8 @@ class TurnOfRank(NamedTuple):
 
     #: Of each timed step; all ranks began it together.
     step_ms: list[float]
+    #: In the order of `PHASES`, see `phases_ms`.
+    phases_ms: list[float]
     #: Memory that the turn took: of a GPU what torch allocated, of a CPU by how much the process grew.
     peak_bytes: int
 
@@ -122,10 +123,7 @@ def job_of_collections(task: ShardingTask, world: World, seed: int) -> Job:
     def forward(sharded: DistributedModelParallel, batch: dict[str, KeyedJaggedTensor]) -> Outputs:
         # All collections begin before the first one is waited for.
         begun = [sharded.module.get_submodule(path)(ids) for path, ids in batch.items()]
-        outputs: list[torch.Tensor] = []
-        for found in begun:
-            values = found.values()
-            outputs += [values] if isinstance(values, torch.Tensor) else [rows.values() for rows in values]
+        outputs = [values for found in begun for values in values_of(found)]
         return outputs, [gradient(output.shape) for output in outputs]
 
     return Job(task, lambda: _collections(task), batches, forward)
@@ -180,21 +178,24 @@ def run_turn(job: Job, plan: TorchRecPlan, world: World) -> TurnOfRank:
     sharded = DistributedModelParallel(job.make_model(), device=world.device, plan=plan, sharders=sharders())
     own = [parameter for _, parameter in in_backward_optimizer_filter(sharded.named_parameters())]
     optimizer = torch.optim.SGD(own, lr=LEARNING_RATE) if own else None
-    step_ms = []
-    for step in range(-WARM_UPS, STEPS):
-        dist.barrier()
-        _wait_for(world.device)
-        start = time.perf_counter()
+
+    def train(batch: Any) -> None:
         if optimizer is not None:
             optimizer.zero_grad()
-        torch.autograd.backward(*job.forward(sharded, job.batches[step % len(job.batches)]))
+        torch.autograd.backward(*job.forward(sharded, batch))
         if optimizer is not None:
             optimizer.step()
-        _wait_for(world.device)
-        if step >= 0:
-            step_ms.append(1000 * (time.perf_counter() - start))
+
+    with recorded(sharded) as calls:
+        train(job.batches[0])
     on_gpu = world.device.type == "cuda"
-    return TurnOfRank(step_ms, (torch.cuda.max_memory_allocated() if on_gpu else peak_memory()) - before)
+    step_ms = []
+    for step in range(-WARM_UPS, STEPS):
+        _, ms = timed(functools.partial(train, job.batches[step % len(job.batches)]), world.device)
+        if step >= 0:
+            step_ms.append(ms)
+    taken = (torch.cuda.max_memory_allocated() if on_gpu else peak_memory()) - before
+    return TurnOfRank(step_ms, phases_ms(calls, world.device), taken)
 
 
 def _reset_peak(device: torch.device) -> int:
@@ -205,11 +206,6 @@ def _reset_peak(device: torch.device) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return 0
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _collections(task: ShardingTask) -> nn.Module:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +44,7 @@ from shardgym import (
     make_cost,
     make_solver,
 )
+from shardgym.costs.calibrated import Calibration
 from shardgym.torchrec import (
     PlannerSettings,
     Reserve,
@@ -461,3 +464,23 @@ def test_where_the_first_rank_ends_the_others_say_so() -> None:
     assert str(gone) == "the rank died"
     assert type(waiting) is ShardGymError
     assert "no more was heard of the first rank, which plans: see its log" in str(waiting)
+
+
+def test_a_planner_counts_at_the_level_of_a_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    levels = Calibration("gpu", "h100", "cuda-x", compute=2.0, exchange=2.0, fixed_ms=7.0)
+    path.write_text(json.dumps({"calibration": levels.to_dict()}))
+    gpus = Topology.preset("dgx-h100", 2)
+    found = []
+    for calibration in (None, path):
+        ours = ShardGymPlanner(gpus, 16, settings=PlannerSettings("lpt", "gpu", calibration))
+        plan = ours.plan(Toy())
+        assert ours.last is not None
+        found.append(ours.last.cost)
+        assert ours.plan_task(ours.last.task) == ours.last.plan
+        assert from_torchrec(plan, ours.last.task) == ours.last.plan
+    usual, calibrated = found
+    assert (usual.cost, calibrated.cost) == ("gpu", "calibrated")
+    assert calibrated.total_ms == pytest.approx(2 * usual.total_ms + 7)
+    with pytest.raises(InputError, match="calibration: it is of cost 'gpu', got cost 'roofline'"):
+        ShardGymPlanner(topology(), 16, settings=PlannerSettings("lpt", calibration=path)).plan(Toy())

@@ -1,0 +1,107 @@
+"""What the embedding collections of a sharded model take in a step, phase by phase, in the phases that costs have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.types import ShardedModule
+
+#: Passes of which the median counts.
+_PASSES = 3
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """A sharded collection, and what it was called with."""
+
+    collection: ShardedModule[Any, Any, Any, Any]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+
+def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    """Return what work returns and what it takes in ms; all ranks begin it together."""
+    dist.barrier()
+    _wait_for(device)
+    start = time.perf_counter()
+    result = work()
+    _wait_for(device)
+    return result, 1000 * (time.perf_counter() - start)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[list[Call]]:
+    """Record what the sharded collections of a model are called with while the block runs."""
+    calls: list[Call] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda *call: calls.append(Call(*call)), with_kwargs=True)
+        for module in model.modules()
+        if isinstance(module, ShardedModule)
+    ]
+    yield calls
+    for hook in hooks:
+        hook.remove()
+
+
+def values_of(output: Any) -> list[torch.Tensor]:
+    """Return the tensors that a collection puts out: one of all pooled tables, or one of each unpooled feature."""
+    values = output.values()
+    return [values] if isinstance(values, torch.Tensor) else [rows.values() for rows in values]
+
+
+def phases_ms(calls: Sequence[Call], device: torch.device) -> list[float]:
+    """Return what calls take, phase by phase, in the order of `PHASES`; all ranks begin each phase together.
+
+    So nobody waits for others that compute longer, as they do in a step. It trains the collections as steps do, with
+    gradients of 1. The exchanges include what ranks do with outputs before and after: they join and permute them.
+    """
+    return [float(ms) for ms in np.median([_pass(calls, device) for _ in range(_PASSES)], axis=0)]
+
+
+def _pass(calls: Sequence[Call], device: torch.device) -> list[float]:
+    contexts = [call.collection.create_context() for call in calls]
+    pairs = list(zip(calls, contexts, strict=True))
+    ids, ids_ms = timed(
+        lambda: [of.input_dist(context, *given, **named).wait().wait() for (of, given, named), context in pairs], device
+    )
+    looked_up, forward_ms = timed(
+        lambda: [call.collection.compute(context, own) for (call, context), own in zip(pairs, ids, strict=True)], device
+    )
+    leaves = [[values.detach().requires_grad_() for values in of_call] for of_call in looked_up]
+    outputs, out_ms = timed(
+        lambda: [
+            values
+            for (call, context), own in zip(pairs, leaves, strict=True)
+            for values in values_of(call.collection.output_dist(context, own).wait())
+        ],
+        device,
+    )
+    ones = [torch.ones_like(values) for values in outputs]
+    _, back_ms = timed(lambda: torch.autograd.backward(outputs, ones), device)
+    reached = [
+        (values, leaf.grad)
+        for of_call, own in zip(looked_up, leaves, strict=True)
+        for values, leaf in zip(of_call, own, strict=True)
+        if leaf.grad is not None
+    ]
+
+    def train_tables() -> None:
+        if reached:  # not on a rank without tables
+            values, gradients = zip(*reached, strict=True)
+            torch.autograd.backward(values, gradients)
+
+    _, backward_ms = timed(train_tables, device)
+    return [ids_ms, forward_ms, out_ms, back_ms, backward_ms]

@@ -100,6 +100,12 @@ def fit(rows: Sequence[Row], without: str | None = None, start: Constants | None
     return dataclasses.replace(result, stream_share=_rounded(float(np.median(shares)))) if shares else result
 
 
+def fit_measured(rows: Sequence[Row]) -> Constants:
+    """Return the constants of the package, with those of kernels fitted to these rows alone, from where fits start."""
+    start = dataclasses.replace(Constants(), kernels=START.kernels)
+    return _fit_group(start, "kernels", GROUPS["kernels"][1], fitted_rows(rows, "kernels"), rows)
+
+
 def _fit_group(
     start: Constants, group: str, units: dict[str, float], chosen: Sequence[Row], rows: Sequence[Row]
 ) -> Constants:

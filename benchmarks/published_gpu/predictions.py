@@ -29,7 +29,7 @@ from shardgym.costs.gpu.kernels import (
     row_classes,
 )
 from shardgym.tables.row_popularity import batches_kept, popularity
-from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.tables.table import EmbeddingTable, Optimizer, UniformIds, ZipfIds
 from shardgym.tasks.task import OPTIMIZER_STATE
 from shardgym.tasks.topology import Topology
 
@@ -120,13 +120,13 @@ def _joined(rows: tuple[Row, ...], pooled: bool) -> ShardSizes:
 @functools.lru_cache(maxsize=1024)
 def _sizes(row: Row) -> ShardSizes:
     """Return the sizes of one of a row's tables, which are all alike."""
-    table = _table(row)
+    table = table_of(row)
     touched, accesses = row_classes(table, int(row.bags))
     if row.unique:  # the source counted them
         factor = row.unique / row.tables / touched.sum()
         touched = touched * factor
         accesses = np.maximum(accesses / factor, 1.0)
-    per_weight, per_row = _state(row)
+    per_weight, per_row = OPTIMIZER_STATE[optimizer_of(row)]
     width = row.columns * row.element_bytes
     one = functools.partial(np.full, 1)
     return ShardSizes(
@@ -136,7 +136,8 @@ def _sizes(row: Row) -> ShardSizes:
     )  # fmt: skip
 
 
-def _table(row: Row) -> EmbeddingTable:
+def table_of(row: Row) -> EmbeddingTable:
+    """Return one of a row's tables, which are all alike."""
     law = ZipfIds(s=1.05) if "alpha 1.05" in row.ids else UniformIds()
     return EmbeddingTable("table", int(row.rows), round(row.columns), row.pooling, law)
 
@@ -149,7 +150,7 @@ def _missed_share(row: Row) -> float:
     """
     if exchanged := re.search(r"([\d.]+) exchanged cache lines", row.note):
         return float(exchanged[1]) / (float(_sizes(row).touched.sum()) * row.tables)
-    cells = popularity(_table(row), int(row.bags))
+    cells = popularity(table_of(row), int(row.bags))
     draws = row.bags * row.pooling
     expected = draws * cells.rates
     touched = cells.sizes * -np.expm1(-expected)
@@ -158,12 +159,13 @@ def _missed_share(row: Row) -> float:
     return statistics.fmean(missed) / float(touched.sum())
 
 
-def _state(row: Row) -> tuple[int, int]:
-    """Return the optimiser state, which FBGEMM's default optimiser has where none is named."""
-    for text, name in (("adam", "adam"), ("sgd", "exact_sgd"), ("exact_adagrad", "adagrad")):
-        if text in row.optimizer:
-            return OPTIMIZER_STATE[name]
-    return OPTIMIZER_STATE["rowwise_adagrad"]
+def optimizer_of(row: Row) -> Optimizer:
+    """Return the optimiser of a kernel, which is FBGEMM's default one where none is named."""
+    if "adam" in row.optimizer:
+        return "adam"
+    if "sgd" in row.optimizer:
+        return "exact_sgd"
+    return "adagrad" if "exact_adagrad" in row.optimizer else "rowwise_adagrad"
 
 
 #: Peaks of memory by data sheet, 10**9 bytes per second, by what rows say of the GPU.

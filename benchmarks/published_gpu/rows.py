@@ -126,9 +126,9 @@ class NotPredicted(Exception):
     """The model says nothing of a row; the text says why."""
 
 
-def read_rows() -> list[Row]:
-    """Return the rows of `rows.csv`."""
-    with DATA.open(newline="") as file:
+def read_rows(path: Path = DATA) -> list[Row]:
+    """Return the rows of `rows.csv`, or of a file like it."""
+    with path.open(newline="", encoding="utf-8") as file:
         return [_row(fields) for fields in csv.DictReader(file)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Literal
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
@@ -63,7 +64,7 @@ def draw_share(space: Space, seed: int, role: Role, number: int) -> ShardSet:
 @functools.cache
 def _source(suite: str, for_tests: bool) -> DrawnSource | MixedSource:
     source = load_suite(suite).source
-    half = "test" if for_tests else "train"
+    half: Literal["train", "test"] = "test" if for_tests else "train"
     if isinstance(source, MixedSource):
         return source.redrawn(half, _TIMES)
     if not isinstance(source, DrawnSource):

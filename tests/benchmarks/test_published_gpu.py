@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from shardgym.errors import InputError
+
 ROOT = Path(__file__).parents[2]
+#: Columns of rows between `op` and the time.
+NAMED = ("optimizer", "weights_precision", "B", "E", "T", "D", "L", "id_distribution")
 
 pytestmark = pytest.mark.repository
 
@@ -87,3 +91,46 @@ def test_what_the_cost_is_about_is_predicted_without_exception(published):
     script, held = published
     assert [h.row.id for h in held] == [row.id for row in script.read_rows()]
     assert all(h.fitted is not None for h in held if h.row.kind in ("fused", "host memory", "cached"))
+
+
+def test_constants_fitted_to_measured_kernels_alone_are_tested_on_published_ones(published):
+    """On rows that a machine with other constants might have measured: they are found, and published ones are off."""
+    script, held = published
+    repeat = importlib.import_module("repeat")
+    rows = importlib.import_module("rows")
+    kernels = list(repeat.kernels())
+    told = [
+        dict(id=f"M{n}", gpu="H100 80GB HBM3", op=kernel.op(phase), time_us="1", bw_gbps="", source="x", **named)
+        for n, (kernel, phase) in enumerate((k, phase) for k in kernels for phase in ("forward", "backward"))
+        for named in [dict(zip(NAMED, kernel.columns, strict=True))]
+    ]  # fmt: skip
+    guessed = [rows._row(fields) for fields in told]
+    truth = dataclasses.replace(script.Constants().kernels, update_share=0.3, lookup_clocks=9.0)
+    expected = script.ratios(guessed, dataclasses.replace(script.Constants(), kernels=truth), guessed)
+    measured = [dataclasses.replace(row, time_us=expected[row.id]) for row in guessed]
+    fitted = importlib.import_module("fit").fit_measured(measured)
+    assert fitted.kernels.update_share == pytest.approx(0.3, rel=0.05)
+    assert fitted.kernels.lookup_clocks == pytest.approx(9.0, rel=0.1)
+    assert fitted.links == script.Constants().links
+    text = script.measured_tables(measured, [item.row for item in held])
+    lines = re.findall(r"^\| (\w+), .*\| h100 +\| backward +\|.*\| (\d+) % +\|$", text, re.MULTILINE)
+    errors = {rows: int(percent) for rows, percent in lines}
+    assert errors["measured"] <= 3 < 20 < errors["published"]
+    with pytest.raises(InputError, match="no row is a kernel of a known card"):
+        script.measured_tables([dataclasses.replace(row, card="") for row in measured], [])
+
+
+def test_each_published_kernel_is_measured_once_and_its_sizes_with_other_optimizers_and_precisions(published):
+    repeat = importlib.import_module("repeat")
+    kernels = list(repeat.kernels())
+    assert len(set(kernels)) == len(kernels)
+    fused = [item.row for item in published[1] if item.row.kind == "fused"]
+    sizes = {tuple(str(round(n)) for n in (row.bags, row.rows, row.tables, row.columns)) for row in fused}
+    assert {kernel.columns[2:6] for kernel in kernels} == sizes
+    for one in sizes:
+        kinds = {kernel.columns[:2] for kernel in kernels if kernel.columns[2:6] == one}
+        assert kinds >= {(o, p) for o in ("exact_sgd", "rowwise_adagrad") for p in ("fp32", "fp16")}
+    assert {kernel.columns[0] for kernel in kernels[:10]} == {"rowwise_adagrad", "adagrad"}  # as published, in order
+    assert {k.shard_set.shards[0].table.is_pooled for k in kernels if "nobag" in k.op("forward")} == {False}
+    small = max(kernel.shard_set.batch_size for kernel in repeat.kernels(small=True))
+    assert small == max(kernel.shard_set.batch_size for kernel in kernels) // 64

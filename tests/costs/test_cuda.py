@@ -1,11 +1,10 @@
 """The GPU's way of measuring on the CPU's kernels: a stand-in for `torch.cuda` has its own memory and clock."""
 
-import dataclasses
 import importlib.util
-from types import SimpleNamespace
 
 import pytest
 import torch
+from cuda_toys import Gpu, Torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardgym.costs.fbgemm import cuda, kernels
@@ -18,51 +17,6 @@ pytestmark = [
     pytest.mark.measured,
     pytest.mark.skipif(importlib.util.find_spec("fbgemm_gpu") is None, reason="needs the extra 'cpu'"),
 ]
-
-
-@dataclasses.dataclass
-class Gpu:
-    """What happened on a GPU that takes one ms per recorded event and is `ahead` of the host for the first queries."""
-
-    free: int = 10**9
-    ahead: int = 0
-    now: float = 0.0
-    log: list = dataclasses.field(default_factory=list)
-
-
-class Event:
-    def __init__(self, gpu):
-        self.gpu = gpu
-
-    def record(self):
-        self.gpu.now += 1.0
-        self.at = self.gpu.now
-        self.gpu.log.append("event")
-
-    def query(self):
-        self.gpu.ahead -= 1
-        return self.gpu.ahead >= 0
-
-    def elapsed_time(self, end):
-        return end.at - self.at
-
-
-class Torch:
-    """`torch` as `cuda.py` sees it: every device is the CPU, and `cuda` is the stand-in."""
-
-    def __init__(self, gpu):
-        properties = SimpleNamespace(name="NVIDIA Stand-in 1", L2_cache_size=400)
-        self.cuda = SimpleNamespace(
-            is_available=lambda: True, get_device_properties=lambda _: properties,
-            Event=lambda enable_timing: Event(gpu), mem_get_info=lambda _: (gpu.free, 2 * gpu.free),
-            synchronize=lambda _: gpu.log.append("wait"), empty_cache=lambda: gpu.log.append("release"),
-        )  # fmt: skip
-
-    def device(self, *_):
-        return torch.device("cpu")
-
-    def __getattr__(self, name):
-        return getattr(torch, name)
 
 
 @pytest.fixture

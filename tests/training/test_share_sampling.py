@@ -1,7 +1,5 @@
 """Shard sets of devices in plans of tasks like those of suites: which tables, how many, within which memory."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -54,7 +54,7 @@ def draw_on(
     count = int(lengths.sum())
     if table.run_length == 1:
         return _rows(table.ids, table.num_embeddings, number(count)), lengths
-    runs = (torch.arange(count, device=device) / table.run_length).to(torch.int64)
+    runs = (torch.arange(count, dtype=torch.float64, device=device) / table.run_length).to(torch.int64)
     distinct = int(runs[-1]) + 1 if count else 0
     return _rows(table.ids, table.num_embeddings, number(distinct))[runs], lengths
 

@@ -142,7 +142,8 @@ class StepRank:
         on_gpu = torch.get_default_device().type == "cuda"
         memory = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
         self._kernels = Measurer(CpuBackend(), seed=0)
-        self._drawn: LRUCache[Any, TableIds] = LRUCache(int(memory * _FOR_IDS), tensor_bytes)
+        #: By table, samples of ranks, seed and batch.
+        self.drawn: LRUCache[Any, TableIds] = LRUCache(int(memory * _FOR_IDS), tensor_bytes)
 
     def __call__(self, job: StepJob | ReferenceJob) -> RankSteps | list[Floats]:
         """Run the steps of a plan; raises `InputError` about ids on all ranks, before they talk.
@@ -184,7 +185,7 @@ class StepRank:
         return Features(exchanged, [ids for held in plan.replicated() for ids in of(held)], unpooled)
 
     @cachedmethod(
-        lambda self: self._drawn,
+        lambda self: self.drawn,
         key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
     )
     def _ids(self, table: EmbeddingTable, samples: tuple[int, ...], seed: int, batch: int) -> TableIds:

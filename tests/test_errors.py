@@ -6,12 +6,9 @@ import pytest
 from shardgym.errors import InputError, check_instance, check_int, error_text
 
 
-def test_the_text_of_an_error_is_its_class_and_first_line():
+def test_the_text_of_an_error_is_its_class_and_first_line_and_its_cause():
     assert error_text(OSError("no such library\nsecond line")) == "OSError: no such library"
     assert error_text(KeyError()) == "KeyError: no message"
-
-
-def test_the_text_of_an_error_includes_its_cause():
     error = OSError("could not load x.so")
     error.__cause__ = ImportError("libnvidia-ml.so.1: cannot open")
     assert error_text(error) == "OSError: could not load x.so (ImportError: libnvidia-ml.so.1: cannot open)"

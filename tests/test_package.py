@@ -30,12 +30,8 @@ def test_nothing_heavy_is_imported_before_it_is_used():
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(CODES)
 
 
-@pytest.mark.parametrize("name", shardgym.__all__)
-def test_every_public_name_can_be_imported(name: str):
-    assert getattr(shardgym, name) is not None
-
-
-def test_an_unknown_name_is_an_attribute_error():
+def test_every_public_name_can_be_imported_and_no_other():
+    assert all(getattr(shardgym, name) is not None for name in shardgym.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         shardgym.nonsense  # noqa: B018
 

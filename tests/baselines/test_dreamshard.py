@@ -18,13 +18,7 @@ from baselines.dreamshard.solver import (
 )
 from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
-from shardgym import (
-    EmbeddingTable,
-    NoFeasiblePlanError,
-    ShardingTask,
-    Topology,
-    make_cost,
-)
+from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")

@@ -101,22 +101,18 @@ def test_known_instances(costs, count, expected):
     assert sorted(n for items in sets for n in items) == list(range(len(costs)))
 
 
-def test_repair_leaves_alone_what_fits():
-    devices = np.array([0, 1, 0])
+@pytest.mark.parametrize(
+    ("devices", "costs", "sizes", "repaired"),
+    [
+        ([0, 1, 0], [1, 1, 1], [5, 10, 5], [0, 1, 0]),  # all fits
+        ([0, 0, 1], [5, 1, 3], [6, 6, 1], [0, 1, 1]),  # 12 bytes on device 0: t1 costs less than t0 and goes
+        ([0, 0, 1, 1], [1, 1, 1, 1], [6, 5, 5, 4], [1, 0, 0, 1]),  # 11 on device 0, 9 on 1: t0 against t2 alone helps
+    ],
+)
+def test_repair_moves_what_adds_least_and_swaps_where_no_move_fits(devices, costs, sizes, repaired):
     memory = np.array([10, 10])
-    assert repair_memory(devices, np.ones(3), np.array([5, 10, 5]), memory).tolist() == [0, 1, 0]
-
-
-def test_repair_moves_the_table_that_adds_least():
-    # 12 of 10 bytes on device 0: t1 costs less than t0 and goes.
-    repaired = repair_memory(np.array([0, 0, 1]), np.array([5.0, 1.0, 3.0]), np.array([6, 6, 1]), np.array([10, 10]))
-    assert repaired.tolist() == [0, 1, 1]
-
-
-def test_repair_swaps_where_no_move_fits():
-    # 11 of 10 bytes on device 0, 9 of 10 on device 1: only t0 (6) against t2 (5) helps.
-    repaired = repair_memory(np.array([0, 0, 1, 1]), np.ones(4), np.array([6, 5, 5, 4]), np.array([10, 10]))
-    assert repaired.tolist() == [1, 0, 0, 1]
+    found = repair_memory(np.array(devices), np.array(costs, dtype=float), np.array(sizes), memory)
+    assert found.tolist() == repaired
     assert repair_memory(np.array([0, 0]), np.ones(2), np.array([6, 5]), np.array([10, 4])) is None
 
 

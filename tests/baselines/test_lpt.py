@@ -136,20 +136,9 @@ def test_one_large_table_is_cut_as_long_as_that_helps():
 
 def test_pieces_on_one_device_become_one_shard():
     task = task_of([(10, 16, 1.0), (10, 4, 1.0)])
-    plan = ShardingPlan.of(
-        task,
-        [
-            Shard("t0", (0, 10), (0, 4), 0),
-            Shard("t0", (0, 10), (4, 12), 1),
-            Shard("t0", (0, 10), (12, 16), 0),
-            Shard("t1", (0, 5), (0, 4), 0),
-            Shard("t1", (5, 10), (0, 4), 0),
-        ],
-    )
-    after = merged(task, plan)
+    pieces = [Shard("t0", (0, 10), columns, device) for columns, device in (((0, 4), 0), ((4, 12), 1), ((12, 16), 0))]
+    rows = [Shard("t1", (0, 5), (0, 4), 0), Shard("t1", (5, 10), (0, 4), 0)]
+    after = merged(task, ShardingPlan.of(task, [*pieces, *rows]))
     after.validate(task)
-    assert [(s.table, s.columns, s.devices[0]) for s in after.shards if s.table == "t0"] == [
-        ("t0", (0, 8), 0),
-        ("t0", (8, 16), 1),
-    ]
+    assert [(s.columns, s.devices[0]) for s in after.of_table("t0")] == [((0, 8), 0), ((8, 16), 1)]
     assert len(after.shards) == 3  # rows that follow each other on a device are joined by every plan

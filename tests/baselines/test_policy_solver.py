@@ -33,17 +33,21 @@ def lookahead(observations):
 class Layers(nn.Module):
     """A network over flat observations of four devices."""
 
-    def __init__(self, name="obs", inputs=67):
+    def __init__(self, inputs=67):
         super().__init__()
-        self.name = name
         self.layers = nn.Linear(inputs, 4)
 
     def forward(self, observations):
-        return self.layers(observations[self.name])
+        return self.layers(observations["obs"])
+
+    def forward_inference(self, batch):
+        """As modules of RLlib have it."""
+        return {"action_dist_inputs": self(batch["obs"])}
 
 
-def make_layers():
-    return Layers()
+class OfRllib:
+    def __init__(self, network):
+        self.forward_inference = network.forward_inference
 
 
 def cost_of(solver, task):
@@ -109,21 +113,16 @@ def test_a_policy_of_stable_baselines():
             PolicySolver(model, TABLE, **settings).solve(task, COST)
 
 
-def flat_observations(task, names):
-    envs = gymnasium.make_vec(
-        TABLE, 3, tasks=[task], cost=COST, max_devices=4, autoreset_mode="Disabled", flat=names, **TIMED
-    )
-    return envs.reset(seed=0)[0]
-
-
-@pytest.mark.parametrize("library", ["torchrl", "tensordict"])
-def test_an_actor_of_torchrl(library):
-    pytest.importorskip(library)
-    from tensordict.nn import TensorDictModule
-
-    task = load_suite("quick-v1")[9]
+@pytest.mark.parametrize("library", ["torchrl", "tensordict", "rllib"])
+def test_an_actor_of_another_library(library):
     network = Layers()
-    actor = TensorDictModule(network.layers, in_keys=["obs"], out_keys=["logits"])
+    if library == "rllib":
+        actor = OfRllib(network)
+    else:
+        pytest.importorskip(library)
+        from tensordict.nn import TensorDictModule
+
+        actor = TensorDictModule(network.layers, in_keys=["obs"], out_keys=["logits"])
     if library == "torchrl":
         from torchrl.modules import MaskedCategorical, ProbabilisticActor
 
@@ -136,29 +135,19 @@ def test_an_actor_of_torchrl(library):
             in_keys={"logits": "logits", "mask": "valid"},
             distribution_class=MaskedCategorical,
         )
-    expected = PolicySolver(network, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST)
-    assert PolicySolver(actor, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST) == expected
-
-
-def test_a_module_of_rllib():
     task = load_suite("quick-v1")[9]
-    network = Layers("observations")
-
-    class Module:
-        def forward_inference(self, batch):
-            return {"action_dist_inputs": network(batch["obs"])}
-
-    names = ("observations", "action_mask")
-    expected = PolicySolver(network, TABLE, flat=names, max_devices=4, **TIMED).solve(task, COST)
-    assert PolicySolver(Module(), TABLE, flat=names, max_devices=4, **TIMED).solve(task, COST) == expected
+    plans = [
+        PolicySolver(policy, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST)
+        for policy in (network, actor)
+    ]
+    assert plans[0] == plans[1]
 
 
 def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "trained", sys.modules[__name__])
-    network = make_layers()
-    solver = PolicySolver(network, TABLE, samples=4, flat=("obs", "mask"), max_devices=4, **TIMED)
-    solver.save("policy", "trained:make_layers", training="not at all", training_time_s=12.5)
+    solver = PolicySolver(Layers(), TABLE, samples=4, flat=("obs", "mask"), max_devices=4, **TIMED)
+    solver.save("policy", "trained:Layers", training="not at all", training_time_s=12.5)
     card = SolverCard.load("policy/card.json")
     own = {"env_id": TABLE, "samples": 4, "flat": ["obs", "mask"]}
     assert (card.note, card.settings) == ("not at all", {**own, "max_devices": 4, **TIMED})
@@ -201,5 +190,5 @@ def test_scores_of_another_shape_and_other_policies_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 2\)"):
         PolicySolver(lambda seen: np.zeros((1, 1)), TABLE).solve(task, COST)
     with pytest.raises(InputError, match="makes a policy with other weights than this one has"):
-        PolicySolver(Layers(inputs=9), TABLE).save(tmp_path, f"{__name__}:make_layers")
+        PolicySolver(Layers(inputs=9), TABLE).save(tmp_path, f"{__name__}:Layers")
     assert torch.equal(torch.tensor(scores_of(lambda seen: [[1, 2]])({})), torch.tensor([[1.0, 2.0]]).double())

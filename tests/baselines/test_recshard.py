@@ -8,13 +8,7 @@ import pytest
 from baselines.greedy import LookupGreedy, SizeGreedy
 from baselines.recshard.solver import RecShard
 from neuroshard.row_splits import splits_of
-from shardgym import (
-    EmbeddingTable,
-    NoFeasiblePlanError,
-    ShardingTask,
-    make_cost,
-    make_solver,
-)
+from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, make_cost, make_solver
 from shardgym.tables.table import UniformIds, ZipfIds
 from shardgym.tasks.topology import Topology
 

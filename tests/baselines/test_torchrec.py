@@ -4,15 +4,7 @@ import sys
 
 import pytest
 
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    NoFeasiblePlanError,
-    ShardingTask,
-    Topology,
-    make_cost,
-    make_solver,
-)
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingTask, Topology, make_cost, make_solver
 from shardgym.errors import MissingDependencyError
 
 RATING = make_cost("torchrec_rating")

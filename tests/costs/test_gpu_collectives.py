@@ -1,15 +1,13 @@
 """Row collectives of the GPU model: formulas worked out by hand, and what must hold whatever the constants."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from shardgym import InputError, Topology
 from shardgym.costs.gpu.cards import card
-from shardgym.costs.gpu.collectives import (
-    CollectiveConstants,
-    all_reduce_ms,
-    reduce_scatter_ms,
-)
+from shardgym.costs.gpu.collectives import CollectiveConstants, all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import topology_of
 from shardgym.costs.links import peers_of
 
@@ -49,9 +47,7 @@ def test_a_reduce_scatter_between_nodes_is_bound_by_the_slower_of_nvlink_and_all
     single = gpus("h100", 2, domain=1)
     assert busbw(single, reduce_scatter_ms(single, np.array(LARGE), ROUND), 1) == pytest.approx(40.909, rel=1e-3)
     # With cards twice as fast NVLink is the slower one.
-    fast = Topology(
-        num_devices=16, memory_bytes=1, fast_domain_size=8, intra_bandwidth=450e9, inter_bandwidth=100e9
-    )  # fmt: skip
+    fast = dataclasses.replace(two, inter_bandwidth=100e9)
     assert busbw(fast, reduce_scatter_ms(fast, np.array(LARGE), ROUND), 1) == pytest.approx(360.0, rel=1e-3)
     # The last of three nodes has two GPUs, and so two cards: 2 x 50 x 0.9 / (1 + 0.1 x log2(3)).
     uneven = gpus("h100", 18)

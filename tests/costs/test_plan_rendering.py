@@ -5,7 +5,7 @@ from evaluation_toys import CountCost, toy_tasks
 
 from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.rendering import render_diff, render_plan
-from shardgym.costs.rendering.plan_view import bar, table_changes
+from shardgym.costs.rendering.plan_view import table_changes
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
@@ -14,11 +14,6 @@ LOPSIDED = ShardingPlan.table_wise(TASK, [0, 0, 0, 1])
 
 def cost_of(plan):
     return CountCost().evaluate(TASK, [plan])[0]
-
-
-def test_bars_fill_in_proportion():
-    assert [bar(share, 4) for share in (0.0, 0.5, 2.0)] == ["....", "##..", "####"]
-    assert bar(0.3, 0) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    Shard,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-)
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.torchrec_rating import PlannerConstants
 
 EXACT = 1e-9

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from neuroshard.plus.sharing import even_rows
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    Shard,
-    ShardingPlan,
-    ShardingTask,
-    StepMemory,
-    Topology,
-    make_cost,
-)
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, StepMemory, Topology, make_cost
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS

@@ -96,12 +96,10 @@ def awkward_tasks():
     odd = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=2, memory_bytes=2**20), batch_size=64)
     full = ShardingTask((EmbeddingTable("big", 99, 4),), Topology(num_devices=2, memory_bytes=100), batch_size=64)
     wide = ShardingTask((EmbeddingTable("wide", 99, 8),), Topology(num_devices=1, memory_bytes=2000), batch_size=64)
-    uneven = [
-        dataclasses.replace(task, optimizer="rowwise_adagrad", tables=tuple(
-            dataclasses.replace(table, pooling_factor=table.pooling_factor / 7) for table in task.tables
-        ))
-        for task in make_tasks()
-    ]  # fmt: skip
+    uneven = []
+    for task in make_tasks():
+        tables = [dataclasses.replace(table, pooling_factor=table.pooling_factor / 7) for table in task.tables]
+        uneven.append(dataclasses.replace(task, optimizer="rowwise_adagrad", tables=tuple(tables)))
     return [*make_tasks(), odd, full, wide, *uneven]
 
 

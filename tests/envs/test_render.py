@@ -26,14 +26,10 @@ def picture_after(actions, **arguments):
     return env.render(), env
 
 
-def colours(column):
-    """The bar from top to bottom as {colour: share}."""
-    seen, counts = np.unique(column, axis=0, return_counts=True)
-    return {tuple(colour): count / HEIGHT for colour, count in zip(seen.tolist(), counts.tolist(), strict=True)}
-
-
 def bars(picture, x):
-    return colours(picture[TOP : TOP + HEIGHT, x])
+    """The bar from top to bottom as {colour: share}."""
+    seen, counts = np.unique(picture[TOP : TOP + HEIGHT, x], axis=0, return_counts=True)
+    return {tuple(colour): count / HEIGHT for colour, count in zip(seen.tolist(), counts.tolist(), strict=True)}
 
 
 def test_the_picture_shows_memory_times_and_the_slowest_device():

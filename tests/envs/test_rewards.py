@@ -5,16 +5,7 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import (
-    TABLE_WISE,
-    halvable_task,
-    make_tasks,
-    masked_rollout,
-    native,
-    play,
-    returns,
-    with_reuse,
-)
+from env_toys import TABLE_WISE, halvable_task, make_tasks, masked_rollout, native, play, returns, with_reuse
 from sums import WholePlans
 
 import shardgym

@@ -33,12 +33,6 @@ def test_seeds_of_all_solvers_stand_in_the_first_line(tmp_path):
     assert "Solvers ran with seed 0 or seeds 0, 1; relative to lpt." in footer(rank(board), "here")[0]
 
 
-def records_of(tmp_path, *rows, **run):
-    write(tmp_path, list(rows), **run)
-    (board,) = load_boards([tmp_path])
-    return board
-
-
 @pytest.mark.parametrize(
     ("rows", "run", "expected"),
     [
@@ -60,7 +54,8 @@ def records_of(tmp_path, *rows, **run):
     ],
 )  # fmt: skip
 def test_what_forbids_comparisons_and_settings_are_told(tmp_path, rows, run, expected):
-    board = records_of(tmp_path, *rows, **run)
+    write(tmp_path, rows, **run)
+    (board,) = load_boards([tmp_path])
     assert cautions(board) == expected
     assert footer(rank(board))[2].startswith(" ".join([*expected, "Columns"]))
 

@@ -7,17 +7,12 @@ from random_tasks import random_task
 from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
-from shardgym.costs.base import CostModel
 from shardgym.costs.ties import QUANTUM, quantized
 
 
 def task_of(*widths: int) -> ShardingTask:
     tables = tuple(EmbeddingTable(f"t{n}", 100, width) for n, width in enumerate(widths))
     return ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=8)
-
-
-def by_sums_of(shards: ShardTable, cost: CostModel) -> AdditiveDeviceSets:
-    return AdditiveDeviceSets(shards, cost.additive())
 
 
 def test_shards_have_every_width_and_halves_where_these_are_allowed():
@@ -48,7 +43,7 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     cost = simulator if model == "simulator" else make_cost("roofline")
     shards = ShardTable(random_task(7, 6, 2))
     by_sums = model != "whole plans"
-    sets = by_sums_of(shards, cost) if by_sums else EvaluatedDeviceSets(shards, cost)
+    sets = AdditiveDeviceSets(shards, cost.additive()) if by_sums else EvaluatedDeviceSets(shards, cost)
     devices = np.zeros(2, dtype=np.int64)
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))

@@ -215,18 +215,13 @@ def test_where_columns_find_no_room_what_is_heavy_stays_in_its_node():
     assert total_ms(COSTS["gpu"], task, plan) < 0.9 * total_ms(COSTS["gpu"], task, by_rows)
 
 
-def columns_of_devices(task: ShardingTask, plan: ShardingPlan) -> list[int]:
-    """Columns of tables that are whole in their rows and not replicated, on each device."""
-    by_columns = [s for s in plan.shards if plan.kind_of(s.table, task) in ("table_wise", "column_wise")]
-    by_columns += [s for s in plan.shards if plan.kind_of(s.table, task) == "table_column_wise"]
-    return [sum(s.num_columns for s in by_columns if device in s.devices) for device in range(task.num_devices)]
-
-
 def test_equal_tables_beside_many_replicas_are_cut_until_all_devices_are_about_equally_wide():
     """No single cut brings anything, as several devices are the widest."""
     task = load_suite("published-v1")[14]
     plan = NeuroShardPlus().solve(task, COSTS["gpu"])
     replicated = [table for table in task.tables if plan.kind_of(table.name, task) == "data_parallel"]
     assert len(replicated) >= task.num_tables // 4
-    widths = columns_of_devices(task, plan)
+    kinds = ("table_wise", "column_wise", "table_column_wise")
+    by_columns = [s for s in plan.shards if plan.kind_of(s.table, task) in kinds]
+    widths = [sum(s.num_columns for s in by_columns if d in s.devices) for d in range(task.num_devices)]
     assert max(widths) <= 1.05 * min(widths)

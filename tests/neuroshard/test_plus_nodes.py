@@ -45,13 +45,6 @@ def test_what_was_given_is_not_changed_and_memory_is_kept():
     assert np.bincount(packed(loads, base, np.full(4, 10), ROOMY)).tolist() == [2, 2]
 
 
-def task_of_nodes(memory_bytes: int = 2**34) -> ShardingTask:
-    rng = np.random.default_rng(0)
-    tables = tuple(EmbeddingTable(f"t{n}", 10**6, 32, float(rng.uniform(5, 60))) for n in range(12))
-    topology = Topology.preset("dgx-h100", 16, memory_bytes=memory_bytes)
-    return ShardingTask(tables, topology, batch_size=65536)
-
-
 def all_on_the_first_node(task: ShardingTask, cost) -> Allocation:
     """Return every table cut by rows over the devices of the first node."""
     pricing = Pricing(ShardTable(task), cost.additive())
@@ -73,7 +66,10 @@ def packed_anew(task: ShardingTask, cost, allocation: Allocation) -> Allocation:
 
 @pytest.mark.parametrize("name", COSTS)
 def test_no_packing_by_hand_is_much_better(name):
-    task, cost = task_of_nodes(), COSTS[name]
+    rng = np.random.default_rng(0)
+    tables = tuple(EmbeddingTable(f"t{n}", 10**6, 32, float(rng.uniform(5, 60))) for n in range(12))
+    task = ShardingTask(tables, Topology.preset("dgx-h100", 16, memory_bytes=2**34), batch_size=65536)
+    cost = COSTS[name]
     one_node = all_on_the_first_node(task, cost)
     found = packed_anew(task, cost, one_node)
     assert found.total_ms < 0.7 * one_node.total_ms

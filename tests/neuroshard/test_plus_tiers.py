@@ -36,12 +36,6 @@ def tiered_task(
     return dataclasses.replace(task, topology=topology)
 
 
-def pricing_of(task: ShardingTask, cost, *, row_cuts: bool = True) -> TieredPricing:
-    costs = cost.additive()
-    shards = TieredShards(task, costs, splits_of(task, costs, in_host=True, row_cuts=row_cuts))
-    return TieredPricing(shards, costs, alike=not row_cuts)
-
-
 def total_ms(task: ShardingTask, plan: ShardingPlan, cost=COSTS["gpu"]) -> float:
     (answer,) = cost.evaluate(task, [plan])
     assert answer.feasible, answer.reason
@@ -53,9 +47,10 @@ def total_ms(task: ShardingTask, plan: ShardingPlan, cost=COSTS["gpu"]) -> float
 def test_an_allocation_costs_and_takes_what_its_plan_does(name, order, row_cuts):
     """Columns anywhere, beside tables cut by rows with every kernel; devices are full, and no more than that."""
     task, cost = tiered_task(order=order, devices=4), COSTS[name]
-    rng = np.random.default_rng(0)
-    pricing = pricing_of(task, cost, row_cuts=row_cuts)
-    forms = forms_of(task, cost.additive(), SHARED_TYPES, in_host=True)
+    rng, costs = np.random.default_rng(0), cost.additive()
+    shards = TieredShards(task, costs, splits_of(task, costs, in_host=True, row_cuts=row_cuts))
+    pricing = TieredPricing(shards, costs, alike=not row_cuts)
+    forms = forms_of(task, costs, SHARED_TYPES, in_host=True)
     for number in (0, 1, 3, 5):
         of_rows = [form for form in forms[0] if form.kind == "row_wise"]
         beside = pricing.beside(pricing.shared.changed([], [Place(of_rows[number % len(of_rows)], 0)]))
@@ -98,18 +93,10 @@ def test_no_split_of_memory_is_much_better():
                 if area[0] < area[1]
             ])  # fmt: skip
         ways.append(found)
-    plans = [
-        ShardingPlan.of(
-            task,
-            [
-                dataclasses.replace(shard, devices=(device,))
-                for split, device in zip(chosen, places, strict=True)
-                for shard in split
-            ],
-        )
-        for chosen in itertools.product(*ways)
-        for places in itertools.product(range(2), repeat=3)
-    ]
+    plans = []
+    for chosen, places in itertools.product(itertools.product(*ways), itertools.product(range(2), repeat=3)):
+        held = [(shard, device) for split, device in zip(chosen, places, strict=True) for shard in split]
+        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, devices=(d,)) for shard, d in held]))
     least = min(answer.total_ms for answer in COSTS["gpu"].evaluate(task, plans))
     assert total_ms(task, NeuroShardPlus().solve(task, COSTS["gpu"])) < 1.01 * least
 

@@ -53,15 +53,8 @@ def test_a_whole_table_is_the_same_shard_checked_or_not(toy_task: ShardingTask):
 
 def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(toy_task: ShardingTask):
     """Columns 4 + 12, the wide half cut by rows as well, two of the three pieces on device 1."""
-    assert (
-        problems(
-            toy_task,
-            Shard("wide", (0, 5), (0, 4), 0),
-            Shard("wide", (0, 2), (4, 16), 1),
-            Shard("wide", (2, 5), (4, 16), 1),
-        )
-        == ()
-    )
+    areas = (((0, 5), (0, 4), 0), ((0, 2), (4, 16), 1), ((2, 5), (4, 16), 1))
+    assert problems(toy_task, *(Shard("wide", *area) for area in areas)) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,7 @@ import pytest
 from shardgym.errors import InputError
 from shardgym.tables.bags import RangeCounts, range_bounds
 from shardgym.tables.ids import draw_bags, place_ranks
-from shardgym.tables.row_access import (
-    access_by_range,
-    access_share,
-    distinct_by_range,
-    distinct_rows,
-    position_matters,
-)
+from shardgym.tables.row_access import access_by_range, access_share, distinct_by_range, distinct_rows, position_matters
 from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, TablePool, UniformIds, ZipfIds
 
 #: s = 1, q = 0, three rows: weights 1, 1/2, 1/3, so 6/11, 3/11, 2/11.

@@ -40,12 +40,6 @@ def costs_together(predictor, tasks, plans):
     )
 
 
-def assert_same_costs(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours.per_device, theirs.per_device, rtol=ENOUGH)
-        assert dataclasses.replace(ours, per_device=theirs.per_device) == theirs
-
-
 def golden_plans(task, seed):
     """A random plan of whole tables, and one in which a third of the tables is halved by columns, a third by rows."""
     rng = np.random.default_rng(seed)
@@ -87,7 +81,9 @@ def test_costs_of_many_tasks_are_those_of_evaluate(oracle, model, devices, shard
     plans = [random_plans(task, 1, seed)[0] for seed, task in enumerate(tasks)]
     alone = make_cost("simulator", weights=model)
     expected = [alone.evaluate(task, [plan])[0] for task, plan in zip(tasks, plans, strict=True)]
-    assert_same_costs(costs_together(oracle.predictor(), tasks, plans), expected)
+    for ours, theirs in zip(costs_together(oracle.predictor(), tasks, plans), expected, strict=True):
+        np.testing.assert_allclose(ours.per_device, theirs.per_device, rtol=ENOUGH)
+        assert dataclasses.replace(ours, per_device=theirs.per_device) == theirs
     # Large batches, and eight devices, leave the range of the training data.
     assert len({cost.notes for cost in expected}) > 1
 

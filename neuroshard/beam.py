@@ -103,14 +103,7 @@ class BeamSearch:
             beam = children[order[: self._settings.beam_width]]
 
     def _children(self, plans: Ints) -> Ints:
-        """Halve each of the largest shards of each plan, and of those that compute longest, where that is possible.
-
-        Args:
-            plans: shape (C, n).
-
-        Returns:
-            Shape (children, n + 1), plan by plan.
-        """
+        """Halve each of the largest and slowest shards of each plan where possible, (C, n) to (children, n + 1)."""
         shards = self._sets.shards
         number = self._settings.candidates
         tried = np.ones(plans.shape, dtype=np.bool_)
@@ -125,16 +118,7 @@ class BeamSearch:
         return children
 
     def _score(self, plans: Ints) -> Floats:
-        """Return the cost of each column plan, infinite for those that are not among the best; update the incumbent.
-
-        Plans are taken in parts, so that memory is bounded.
-
-        Args:
-            plans: shape (C, n).
-
-        Returns:
-            Shape (C,).
-        """
+        """Return the cost of each column plan, infinite if not among the best, (C, n) to (C,); update the incumbent."""
         shards = self._sets.shards
         size = min(max(_SHARDS_TOGETHER // plans.shape[1], 1), self._plans_together)
         cutoff = Cutoff(self._settings.beam_width)

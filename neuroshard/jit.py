@@ -52,10 +52,7 @@ def _cache_folder() -> str:
 
 @functools.cache
 def _announce_compiling() -> None:
-    """Log once that the search is being compiled when numba starts on its first function.
-
-    What is found on disk is not compiled. Functions of other packages do not count.
-    """
+    """Log once that the search is being compiled when numba starts on its first function."""
     from numba.core import event
 
     class CompileNotice(event.Listener):

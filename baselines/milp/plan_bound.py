@@ -29,9 +29,9 @@ from baselines.milp.linear_program import LinearProgram, Sum
 from baselines.milp.places import SCALE
 from neuroshard.plus.sharing import has_domains
 from shardgym.arrays import Floats
-from shardgym.costs.additive import AdditiveCosts, group_of
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.links import COLUMNS, GROUP_BYTES, LOADS
+from shardgym.costs.links import COLUMNS, GROUP_BYTES, LOADS, group_of
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plans.shard import COLUMN_UNIT

@@ -31,11 +31,7 @@ _NODES = 200
 
 
 def assign(
-    task: ShardingTask,
-    splits: Sequence[Sequence[Split]],
-    column_ms: float,
-    *,
-    time_limit_s: float,
+    task: ShardingTask, splits: Sequence[Sequence[Split]], column_ms: float, *, time_limit_s: float
 ) -> list[int] | None:
     """Return a device for every table so that the slowest device takes least; None where no solution was found.
 

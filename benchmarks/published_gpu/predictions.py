@@ -20,14 +20,7 @@ from shardgym.costs.gpu.collectives import COLLECTIVES, CollectiveConstants, all
 from shardgym.costs.gpu.exchange import LINKS, LinkConstants, ramp_ms
 from shardgym.costs.gpu.host_memory import HOST, HostConstants, HostShards, host_ms, shard_work_with_host
 from shardgym.costs.gpu.kernels import KERNELS as KERNEL_CONSTANTS
-from shardgym.costs.gpu.kernels import (
-    KernelConstants,
-    ShardSizes,
-    Work,
-    backward_ms,
-    forward_ms,
-    row_classes,
-)
+from shardgym.costs.gpu.kernels import KernelConstants, ShardSizes, Work, backward_ms, forward_ms, row_classes
 from shardgym.tables.row_popularity import batches_kept, popularity
 from shardgym.tables.table import EmbeddingTable, Optimizer, UniformIds, ZipfIds
 from shardgym.tasks.task import OPTIMIZER_STATE

@@ -130,11 +130,7 @@ class _AverageDevices:
         return list(found.values())
 
     def climbed(self, choice: _Choice, budget: Budget, keep: Bools | None = None) -> list[_Choice]:
-        """Return what changes lead to, one after the other, until none brings anything; tables to `keep` stay shared.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Return what changes lead to, one after the other, until none brings anything; tables to `keep` stay shared."""
         way = [choice]
         now_ms = float(self.totals(way)[0])
         for _ in range(_ROUNDS):
@@ -173,10 +169,7 @@ class _AverageDevices:
         return forms[self._rank[self.tables[forms]].argsort(kind="stable")]
 
     def made(self, choice: _Choice, changes: Ints, at_least: int = 1) -> Iterator[_Choice]:
-        """Yield what the first 1, 2, 4, ... of some changes lead to, and all, as far as memory allows it.
-
-        Of nodes, tables go to the one that has least to do.
-        """
+        """Yield what the first 1, 2, 4, ... of some changes lead to, and all, as far as memory allows it."""
         pricing = self._pricing
         forms = choice.forms.copy()
         firsts = choice.firsts.copy()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.links import ExchangeTimes, part_of
+from shardgym.costs.links import ExchangeTimes, group_of
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
@@ -34,13 +34,7 @@ def group_sizes(task: ShardingTask) -> list[int]:
 
 def task_of_group(task: ShardingTask, size: int) -> ShardingTask:
     """Return the task of one group of so many devices, which takes its share of the samples."""
-    return dataclasses.replace(
-        task,
-        topology=part_of(task.topology, size),
-        batch_size=max(1, task.batch_size * size // task.num_devices),
-        group_sync_interval=None,
-        name="",
-    )
+    return dataclasses.replace(group_of(task, size), group_sync_interval=None, name="")
 
 
 def plan_of_groups(task: ShardingTask, shards: Iterable[Shard], size: int) -> ShardingPlan:

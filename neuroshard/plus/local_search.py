@@ -149,12 +149,9 @@ class IteratedLocalSearch:
         return allocation
 
     def _kick(self, best: Allocation, draws: Floats, *, improve: bool) -> tuple[Allocation, int]:
-        """Kick by the model; return what that leads to by exact prices, and how many moves were looked at.
-
-        All numbers of a round are drawn, whatever is better by the model is reported, and only what a whole round leads
-        to is improved by exact prices. So a search with fewer kicks is the beginning of one with more, which is never
-        worse.
-        """
+        """Kick by the model; return what that leads to by exact prices, and how many moves were looked at."""
+        # Whatever is better by the model is reported, and only what a whole round leads to is improved by exact prices.
+        # So a search with fewer kicks is the beginning of one with more, which is never worse.
         self.budget.check()
         better, looked_at = kick_and_descend(corrected(self.model, best), best.units, draws)
         if not better:

@@ -110,7 +110,7 @@ def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, fo
     """Place tables one after another; changes `sums` and `left`, those of nodes, and `found`."""
     for table in order.tolist():
         before = _powers(sums, _FIRST)
-        others = _added(before) - before
+        others = np.cumsum(before, axis=0)[-1] - before  # added in the order of nodes on all processors
         values = _roots(others + _powers(sums + loads[table], _FIRST), _FIRST)
         best = _first_least(np.where(sizes[table] <= left, values, np.inf), np.inf)
         if best < 0:
@@ -128,7 +128,7 @@ def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, 
     back_sizes = np.concatenate([np.zeros(nodes, dtype=np.int64), sizes])
     for _ in range(_CHANGES_PER_TABLE * tables):
         powers = _powers(sums, squarings)
-        added = _added(powers)
+        added = np.cumsum(powers, axis=0)[-1]
         least = float(_roots(added, squarings)) * (1 - _LEAST_CHANGE)
         takers = np.concatenate([np.arange(nodes), found])
         giving = (sums >= sums.max(axis=0) * (1 - _SAME)).any(axis=1)
@@ -175,12 +175,6 @@ def _powers(values: Floats, squarings: int) -> Floats:
     for _ in range(squarings):
         powers = powers * powers
     return powers
-
-
-def _added(powers: Floats) -> Floats:
-    """Return the sum over nodes, in their order on all processors, (N, 3) to (3,)."""
-    added: Floats = np.cumsum(powers, axis=0)[-1]
-    return added
 
 
 def _roots(powers: Floats, squarings: int) -> Floats:

@@ -8,8 +8,6 @@ any number of devices, placements and tasks is priced in one call.
 from __future__ import annotations
 
 import abc
-import dataclasses
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -25,9 +23,9 @@ from shardgym.costs.links import (
     SHARDS,
     ExchangeTimes,
     exchange_times,
+    group_of,
     operators,
     output_exchange_ms,
-    part_of,
     replica_exchange_ms,
 )
 from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_key, shard_loads
@@ -101,7 +99,8 @@ class NumberedShards(abc.ABC):
         known: dict[Any, int] = self._number_of_shard[number] if self._shared is None else self._shared
         names: Sequence[Any] = keys
         if self._shared is not None:
-            of_task = self._surroundings.setdefault(_surroundings_of(task), len(self._surroundings))
+            surroundings = *_links_of(task), task.optimizer, task.topology.host_bandwidth
+            of_task = self._surroundings.setdefault(surroundings, len(self._surroundings))
             names = [(of_task, task.table(key.table).canonical_text, *key[1:]) for key in keys]
         numbers = [known.get(name) for name in names]
         if None in numbers:
@@ -203,23 +202,15 @@ class NumberedShards(abc.ABC):
 
         Groups exchange outputs among themselves, each with its share of the samples. At the end of the step replicas
         exchange their gradients, and after every `group_sync_interval` steps the same places of all groups their
-        weights, of which a step takes its share.
-
-        Args:
-            number: of the task.
-            groups: their number, of consecutive devices.
-            compute_ms: forward and backward compute of every device, shape (P, D, 2).
-            loads: of every device, shape (P, D, LOADS).
+        weights, of which a step takes its share. Groups are consecutive devices; arguments as `exchange_times`.
         """
         task = self._tasks[number]
         if groups == 1:
             times = self.exchange_of(task, compute_ms, loads)
         else:
             inside = group_of(task, task.num_devices // groups)
-            of_groups = -1, inside.num_devices
-            parts = self.exchange_of(
-                inside, compute_ms.reshape(*of_groups, 2), loads.reshape(*of_groups, loads.shape[-1])
-            )
+            of_group = -1, inside.num_devices
+            parts = self.exchange_of(inside, compute_ms.reshape(*of_group, 2), loads.reshape(*of_group, LOADS))
             times = ExchangeTimes(*(part.reshape(loads.shape[:-1]) for part in parts))
         if groups == 1 and not loads[..., REPLICA_BYTES].any():
             return times
@@ -306,13 +297,9 @@ class AdditiveCosts(NumberedShards):
         return np.concatenate([self.latents(shards), self.loads(shards)], axis=1)
 
     def compute_ms(self, sums: Floats) -> Floats:
-        """Return forward and backward compute of devices in ms, each quantized, for searches to compare.
+        """Return forward and backward compute of devices in ms, each quantized for searches to compare, shape (..., 2).
 
-        Args:
-            sums: added `vectors` of each device, shape (..., K + LOADS); zeros for an empty device, which takes none.
-
-        Returns:
-            Shape (..., 2).
+        `sums` are the added `vectors` of each device, shape (..., K + LOADS). An empty device takes none.
         """
         return quantized(self.exact_compute_ms(sums))
 
@@ -389,11 +376,6 @@ class AdditiveCosts(NumberedShards):
         return join_phases(compute_ms, self.exchanges_in_groups(number, groups, compute_ms, sums[..., -LOADS:]))
 
 
-def _surroundings_of(task: ShardingTask) -> tuple[Any, ...]:
-    """Return all of a task besides its tables that what describes a shard may depend on."""
-    return *_links_of(task), task.optimizer, task.topology.host_bandwidth
-
-
 def _links_of(task: ShardingTask) -> tuple[Any, ...]:
     """Return all of a task that exchanges may depend on."""
     topology = task.topology
@@ -402,13 +384,6 @@ def _links_of(task: ShardingTask) -> tuple[Any, ...]:
         topology.intra_bandwidth, topology.inter_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms,
         task.group_sync_interval,
     )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=256)
-def group_of(task: ShardingTask, size: int) -> ShardingTask:
-    """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
-    samples = max(1, task.batch_size * size // task.num_devices)
-    return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples, step_memory=None)
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:

@@ -203,6 +203,13 @@ def part_of(topology: Topology, num_devices: int) -> Topology:
     )
 
 
+@functools.lru_cache(maxsize=256)
+def group_of(task: ShardingTask, size: int) -> ShardingTask:
+    """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
+    samples = max(1, task.batch_size * size // task.num_devices)
+    return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples, step_memory=None)
+
+
 def peers_of(topology: Topology, group_size: int) -> Topology:
     """Return the devices that have the same place in every group, as a topology of their own.
 

@@ -21,7 +21,7 @@ from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
-from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 #: One number, or an array of one number per shard.
 Numbers = float | Floats
@@ -125,14 +125,13 @@ def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tupl
     table = task.table(key.table)
     served = (key.served or task.num_devices) / task.num_devices
     ids = looked_up(task, key)
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
-    state_bytes = 4 * (per_weight * key.columns + per_row)
+    row_bytes, state_bytes = task.row_bytes(table, key.columns)
     forward, backward = compute_ms(
         device,
         batch_size=task.batch_size * served * table.num_features,
         ids=ids,
         distinct=distinct_rows(table, task.batch_size, *key.row_range, served),
-        width_bytes=key.columns * ELEMENT_BYTES[task.precision_of(table)],
+        width_bytes=row_bytes,
         output_bytes=key.columns * ELEMENT_BYTES[task.precision],
         state_bytes=state_bytes,
         id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
@@ -166,9 +165,7 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     if key.compute_kernel == "fused":
         return 0.0, 0.0
     table = task.table(key.table)
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
-    row_bytes = key.columns * ELEMENT_BYTES[task.precision_of(table)]
-    state_bytes = 4 * (per_weight * key.columns + per_row)
+    row_bytes, state_bytes = task.row_bytes(table, key.columns)
     distinct = distinct_rows(table, task.batch_size, *key.row_range)
     misses = host_misses(task, key)
     read = looked_up(task, key) * misses.bypassed_lookups + distinct * misses.fetched
@@ -181,10 +178,8 @@ def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
 
     Gradients of all rows are set to zero, and read by the optimiser, which reads and writes all weights and states.
     """
-    table = task.table(key.table)
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
-    weights = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
-    return 4.0 * weights + 2 * 4 * key.rows * (per_weight * key.columns + per_row)
+    row_bytes, state_bytes = task.row_bytes(task.table(key.table), key.columns)
+    return 4.0 * key.rows * row_bytes + 2 * key.rows * state_bytes
 
 
 def _gpu(
@@ -358,14 +353,11 @@ class AdditiveRoofline(AdditiveCosts):
         number = list(DEVICES).index(name)
         # Of a table that features share, each counts as a shard.
         rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
+        latents = np.array(rows, dtype=np.float64)
         if any(key.compute_kernel != "fused" for key in keys):
             bus = self._bus(task, name)
-            added = [host_ms(task, key, bus) for key in keys]
-            rows = [
-                (forward + more[0], backward + more[1], of)
-                for (forward, backward, of), more in zip(rows, added, strict=True)
-            ]
-        return {"latents": np.array(rows, dtype=np.float64)}
+            latents[:, :2] += [host_ms(task, key, bus) for key in keys]
+        return {"latents": latents}
 
     def _constants(self, name: str) -> DeviceConstants:
         return device_constants(name)

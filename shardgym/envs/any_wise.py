@@ -84,12 +84,7 @@ class AnyWiseEnv(PlacementEnv):
     """
 
     def __init__(
-        self,
-        suite: str | None = None,
-        cost: str | CostModel = "roofline",
-        *,
-        max_splits: int = 10,
-        **others: Any,
+        self, suite: str | None = None, cost: str | CostModel = "roofline", *, max_splits: int = 10, **others: Any
     ) -> None:
         self._limits = SplitLimits(check_int("max_splits", max_splits), every_kind=True)
         super().__init__(suite, cost, **others)

@@ -337,12 +337,7 @@ class ColumnWiseEnv(PlacementEnv):
     """
 
     def __init__(
-        self,
-        suite: str | None = None,
-        cost: str | CostModel = "roofline",
-        *,
-        max_splits: int = 10,
-        **others: Any,
+        self, suite: str | None = None, cost: str | CostModel = "roofline", *, max_splits: int = 10, **others: Any
     ) -> None:
         self._limits = SplitLimits(check_int("max_splits", max_splits))
         super().__init__(suite, cost, **others)

@@ -153,13 +153,7 @@ class KindRules:
         p.allowed[:, max_devices + REPLICATE] = (replica != NOTHING) & (least >= shard["bytes"][replica])
 
     def _runs(self, rows: Ints, shards: Ints, room: Floats) -> Bools:
-        """Return which devices may be the first holders of shards with several, shape (n, D).
-
-        Args:
-            rows: of episodes, shape (n,).
-            shards: their numbers, shape (n,).
-            room: free bytes of devices, shape (N, D).
-        """
+        """Return which devices may be the first holders of shards with several, (n,), (n,) and (N, D) to (n, D)."""
         p = self._placements
         kind = p.catalog.kind
         num_bytes = p.catalog.shard["bytes"]

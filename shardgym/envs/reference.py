@@ -103,13 +103,7 @@ def _added_up_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
 
 
 def _placed_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask], shards: Sequence[Ints]) -> tuple[Floats, Floats]:
-    """Return what plans of n tasks take by the rule, shape (n,), and each of their shards alone, shape (n, S).
-
-    Args:
-        costs: has encoded the shards.
-        tasks: with equally many devices.
-        shards: numbers of each task's shards.
-    """
+    """Return what plans of n tasks take by the rule, shape (n,), and each of their shards alone, shape (n, S)."""
     counts = np.array([len(numbers) for numbers in shards])
     exists = np.arange(counts.max()) < counts[:, None]
     of_shards = costs.vectors(np.concatenate(shards))

@@ -102,14 +102,7 @@ def with_kinds(
 
 
 class _MoreShards:
-    """Entries of shards with several holders, made of those with one, which come first.
-
-    Args:
-        task: the task.
-        shards: the only member has the entries with one holder.
-        kinds: of these.
-        first: number of the first entry.
-    """
+    """Entries of shards with several holders, made of those with one, which come first."""
 
     def __init__(self, task: ShardingTask, shards: list[Figures], kinds: list[Figures], first: int) -> None:
         self._task = task
@@ -171,10 +164,7 @@ class _MoreShards:
         return joined[0], joined[1]
 
     def _add(self, of: Ints, holders: int, rows: Ints, first_row: Ints | None = None) -> Ints:
-        """Add entries like those of these places, for so many holders with so many rows each; return their numbers.
-
-        Where these rows begin is given where it matters.
-        """
+        """Add entries like those of these places, for so many holders with so many rows each; return their numbers."""
         shards = {name: array[of] for name, array in self._shards[0].items()}
         row_share = rows / shards["rows"]
         on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]

@@ -205,13 +205,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         return self._game.start(rows, drawn)
 
     def _infos(self, mask: Bools, reasons: dict[int, str], ends: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """Return infos in Gymnasium's form: the mask `_NAME` marks the environments that have an entry NAME.
-
-        Args:
-            mask: environments that have infos, shape (N,).
-            reasons: see `Game.start`.
-            ends: entries added at the end of episodes, by row.
-        """
+        """Return infos in Gymnasium's form: the mask `_NAME` marks the environments that have an entry NAME."""
         infos: dict[str, Any] = {}
         everywhere = mask.all()
         for name, values in self._game.infos().items():

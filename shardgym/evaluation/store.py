@@ -104,11 +104,7 @@ def _lines(results: Iterable[Result]) -> bytes:
 def _check_records(
     results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[SolverSpec]
 ) -> None:
-    """Check every record of a folder, also those that this run does not ask for.
-
-    Raises:
-        InputError: a record is of another judge, oracle, time limit, task, or of a solver with other settings.
-    """
+    """Raise `InputError` where any record of a folder is of other tasks, judges or settings than this run."""
     remedy = "give another folder, or --resume all to start afresh"
     recipes = {spec.title: spec.recipe for spec in solvers}
     for result in results:

@@ -170,10 +170,7 @@ def _check_file(file: Path, judges: _Judges) -> list[RecordCheck]:
 def _check_task(
     folder: Path, group: Mapping[int, Result], judges: _Judges, measured: dict[int, float]
 ) -> Iterator[tuple[int, tuple[CheckStatus, str]]]:
-    """Yield number of the line, status and reason of records of one task and judge, which scores them together.
-
-    New over old times of plans that are measured go to `measured`: what they say is seen over the whole file.
-    """
+    """Yield number of the line, status and reason of records of one task and judge; `measured` gets new over old ms."""
     first = next(iter(group.values()))
     judge = judges.of(first.judge, first.judge_settings)
     try:

@@ -24,13 +24,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.leaderboard.boards import Board, SolverResults
-from shardgym.leaderboard.statistics import (
-    MIN_TASKS,
-    Interval,
-    clearly_ahead,
-    mean_interval,
-    rank_ranges,
-)
+from shardgym.leaderboard.statistics import MIN_TASKS, Interval, clearly_ahead, mean_interval, rank_ranges
 
 #: What all boards are relative to: a fast rule that halves tables where whole ones do not fit or balance.
 BASE = "lpt"
@@ -120,14 +114,7 @@ def rank(board: Board) -> Ranking:
 
 
 def _row(results: SolverResults, logs: Floats, base_logs: Floats, ranks: tuple[int, int] | None) -> Row:
-    """Return the figures of one solver, T being the tasks that means are taken over.
-
-    Args:
-        results: of the solver.
-        logs: logarithms of its costs, NaN where there is no record, shape (seeds, T).
-        base_logs: of the base, NaN where unknown, shape (T,).
-        ranks: that it can have.
-    """
+    """Return the figures of one solver from logarithms of costs, its own, (seeds, T), and the base's, (T,)."""
     own = _over_seeds(logs)
     interval = None
     if ranks is not None and results.solver != BASE and np.isfinite(base_logs).all():

@@ -148,11 +148,9 @@ def _left_by_step(task: ShardingTask) -> str:
 
 
 def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:
-    """Return a part of a table that no shard or several shards hold, or a shard that is larger than the table.
-
-    Goes through the rows where shards begin or end. What ends at a row leaves columns free, and what begins there must
-    take exactly these. So long as that holds, every row is covered once. It takes n log n steps for n shards.
-    """
+    """Return a part of a table that no shard or several shards hold, or a shard that is larger than the table."""
+    # What ends at a row leaves columns free, and what begins there must take exactly these. So long as that holds,
+    # every row is covered once. It takes n log n steps for n shards.
     num_rows = table.num_embeddings
     num_columns = table.embedding_dim
     # Most tables are placed whole: leave early.

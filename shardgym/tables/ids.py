@@ -244,12 +244,7 @@ class ZipfLaw:
 
 
 class _RangeLaw:
-    """Rows with the shares of ranges, and a Zipf law over scattered rows inside each.
-
-    Args:
-        ids: shares and law.
-        rows: of the table.
-    """
+    """Rows with the shares of ranges, and a Zipf law over scattered rows inside each."""
 
     def __init__(self, ids: RangeIds, rows: int) -> None:
         shares = np.array(ids.shares)

@@ -192,10 +192,7 @@ class Cells(NamedTuple):
 
 
 def _cells_between(table: EmbeddingTable, edges: Ints) -> tuple[Cells, Ints] | None:
-    """Return the cells of ranges that follow each other, and the first cell of each range, shape (S,).
-
-    None where rows are not in order of frequency.
-    """
+    """Return the cells of ranges that follow each other, and the first of each; None if rows are not by frequency."""
     ids = table.ids
     if not isinstance(ids, ZipfIds) or ids.row_order != "by_frequency" or ids.s == 0:
         return None

@@ -205,13 +205,7 @@ class ShardingTask(Record):
         return table.optimizer or self.optimizer
 
     def shard_bytes(
-        self,
-        table: EmbeddingTable,
-        rows: tuple[int, int],
-        columns: int,
-        num_holders: int = 1,
-        *,
-        hottest: bool = True,
+        self, table: EmbeddingTable, rows: tuple[int, int], columns: int, num_holders: int = 1, *, hottest: bool = True
     ) -> ShardBytes:
         """Bytes that a shard takes on each device that holds it.
 
@@ -245,6 +239,11 @@ class ShardingTask(Record):
         quantizer = columns * step.quantizer_bytes(outputs, element)
         values = columns * step.column_bytes(outputs, element, whole_rows=whole) - quantizer
         return ShardBytes(weights, states, ids, values, quantizer)
+
+    def row_bytes(self, table: EmbeddingTable, columns: int) -> tuple[int, int]:
+        """Bytes of the weights and of the optimiser state of one row, as far as so many columns of it go."""
+        per_weight, per_row = OPTIMIZER_STATE[self.optimizer_of(table)]
+        return columns * ELEMENT_BYTES[self.precision_of(table)], 4 * (per_weight * columns + per_row)
 
     def shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int = 1) -> Lookups:
         """Return the ids of a batch that a shard of a task with `step_memory` receives; arguments as `shard_bytes`.

@@ -358,12 +358,7 @@ def _typical(ms: Floats) -> float:
 
 
 def _repeat_noise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Compare the first measurement of every row with its repeat, by all work of a device.
-
-    Returns:
-        How many "pairs" there are; and if any, the coefficient of variation, root mean square over the pairs ("cv"),
-        and the mean absolute percentage error of one measurement against the other, as a share ("mape").
-    """
+    """Compare the first measurement of every row with its repeat, by all work of a device; see `Summary.noise`."""
     totals = {row["sample_id"]: sum(row.get(f"{part}_ms", 0.0) for part in WORK) for row in rows}
     ratios = [
         totals[first] / totals[name]
@@ -382,7 +377,8 @@ class Summary:
 
     #: Measurements by kind and role, repeats included; of steps tasks.
     counts: dict[str, dict[str, int]]
-    #: By kind: pairs of a measurement and its repeat, and how these differ ("cv", "mape").
+    #: By kind: pairs of a measurement and its repeat, and how these differ: coefficient of variation, root mean square
+    #: over the pairs ("cv"), and mean absolute percentage error, as a share ("mape").
     noise: dict[str, dict[str, float]]
     #: Reasons by sample, of what could not be measured.
     failed: dict[str, str]

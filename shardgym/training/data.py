@@ -100,11 +100,8 @@ def load_data(*folders: Path) -> DataSet:
 
 
 def _apart(compute: ComputeSamples, steps: StepSamples) -> StepSamples:
-    """Leave out the devices in steps of a learning role whose content the other role learns from.
-
-    A shard set of few tables may be drawn for a device of both by chance. It is the oracle's, unless the judge learns
-    from it alone.
-    """
+    """Leave out the devices in steps of a learning role whose content the other role learns from."""
+    # By chance a shard set of few tables is drawn for both. It is the oracle's, unless the judge alone learns from it.
     owner: dict[str, str] = {}
     for samples in (compute, *(steps.of(role).compute for role in ROLES)):
         for role, content in zip(samples.role.tolist(), samples.content.tolist(), strict=True):
@@ -150,11 +147,9 @@ def at_one_pace(data: DataSet, found: Paces) -> DataSet:
 
 
 def _paces(samples: ComputeSamples) -> Paces:
-    """Return how many times as long forward and backward took in each collection as in the largest one.
-
-    A regression: logarithms of times on logarithms of what devices hold, their products, and a constant for each
-    collection. Nothing in it can be peculiar to one batch size, as the tables of a collection may be.
-    """
+    """Return how many times as long forward and backward took in each collection as in the largest one."""
+    # Logarithms of times on those of what devices hold, their products, and a constant for each collection: nothing in
+    # it can be peculiar to one batch size, as the tables of a collection may be.
     names, owner, sizes = np.unique(samples.collection, return_inverse=True, return_counts=True)
     others = np.delete(np.arange(len(names)), sizes.argmax())
     held = device_vectors(device_parts(samples.shards), Groups(samples.counts))

@@ -104,11 +104,7 @@ def train_role(
 def _train_network(
     samples: ComputeSamples, context: Ints, settings: FitSettings, seed: int, progress: Progress | None
 ) -> tuple[Params, dict[str, Any]]:
-    """Train with AdamW and keep the best state of the best member, both by the validation samples.
-
-    Returns:
-        Fixed parameters and trained ones; and losses by epoch, means over members.
-    """
+    """Return fixed parameters, the best trained ones of the best member by validation, and mean losses by epoch."""
     train, valid = split(samples.content, seed)
     fixed, loss_of = _problem(samples, context, train)
     layers = initial_layers(settings.members, seed)
@@ -151,10 +147,7 @@ def _train_network(
 def _problem(
     samples: ComputeSamples, context: Ints, train: Ints
 ) -> tuple[dict[str, Floats], Callable[[Params, Ints], torch.Tensor]]:
-    """Return what is not trained, and what takes parameters and positions of samples to the members' losses, (K,).
-
-    Forward, backward and total times are learned. Scales and analytic sums are of the samples at `train` alone.
-    """
+    """Return what is not trained, and what takes parameters and positions of samples to the members' losses, (K,)."""
     features = tensor(shard_features(samples.shards))
     amounts = tensor(work(samples.shards))
     contexts = tensor(context[:, None].astype(np.float64))

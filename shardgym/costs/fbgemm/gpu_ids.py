@@ -27,19 +27,9 @@ def is_drawn_on_gpu(table: EmbeddingTable) -> bool:
 def draw_on(
     device: torch.device, table: EmbeddingTable, batch_size: int, *, seed: int, batch: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw the ids of `table` for batch number `batch`.
+    """Draw the ids of a table that `is_drawn_on_gpu` for one batch, from what `draw_bags` depends on and the device.
 
-    The draw depends on what `draw_bags` depends on, and on the device.
-
-    Args:
-        device: where ids are drawn and stay.
-        table: `is_drawn_on_gpu` of it holds.
-        batch_size: samples of a batch.
-        seed: of the draw.
-        batch: its number.
-
-    Returns:
-        Row ids, int64, shape (number of ids,); and ids per sample, int64, shape (batch_size,).
+    Returns row ids, int64, shape (number of ids,), and ids per sample, int64, shape (batch_size,), on the device.
     """
     assert isinstance(table.ids, UniformIds | ZipfIds)
     name = f"{seed}/{batch}/{table.name}".encode()

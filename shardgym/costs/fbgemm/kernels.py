@@ -16,12 +16,7 @@ import torch
 
 from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, JobError, ShardSet, ShardSpec, StepTimes, TimingJob
-from shardgym.costs.fbgemm.operator import (
-    Ids,
-    RequestMaker,
-    build_operator,
-    dtype_of,
-)
+from shardgym.costs.fbgemm.operator import Ids, RequestMaker, build_operator, dtype_of
 from shardgym.machine import available_bytes, cpu_tag, usable_cores
 from shardgym.processes import Handler
 from shardgym.tables.table import EmbeddingTable
@@ -140,11 +135,7 @@ def fixed_gradient(shard_set: ShardSet, rows: int, device: torch.device) -> torc
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
-    """Load the backend and run one tiny job, so that incompatible versions fail here.
-
-    Args:
-        settings: "device" ("cpu" or "cuda") and "seed".
-    """
+    """Load the backend and run one tiny job, so that incompatible versions fail here; settings are `kernel_timer`'s."""
     device = settings["device"]
     backend = CpuBackend() if device == "cpu" else CudaBackend()
     if device == "cpu":

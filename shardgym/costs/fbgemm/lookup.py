@@ -19,12 +19,9 @@ from shardgym.tables.table import Optimizer
 
 
 class Lookup:
-    """Pools the shards of one way of exchange on one rank.
+    """Pools the shards of one way of exchange on one rank; those that overlap in `sums` are added up.
 
-    Args:
-        sums: shards, and where their columns go; the pooled values of shards that overlap are added up.
-        dtype: of pooled values.
-        dense: whether the operator leaves gradients to an optimiser.
+    Pooled values have the type `dtype`. A dense operator leaves gradients to an optimiser.
     """
 
     def __init__(self, sums: Part, dtype: torch.dtype, *, dense: bool = False) -> None:

@@ -27,18 +27,11 @@ LEARNING_RATE = 0.01
 EPSILON = 0.01
 
 
-def build_operator(
-    shard_set: ShardSet,
-    device: torch.device | None = None,
-    *,
-    bounds_check: bool = False,
-) -> Any:
+def build_operator(shard_set: ShardSet, device: torch.device | None = None, *, bounds_check: bool = False) -> Any:
     """Build `SplitTableBatchedEmbeddingBagsCodegen` with one table per shard, which adds bags up or puts out all rows.
 
-    Args:
-        shard_set: the shards of the device; unpooled ones are apart, and of one width.
-        device: where weights live and kernels run; torch's default one when None.
-        bounds_check: whether every forward pass looks at all ids first, as it does by FBGEMM's default.
+    Unpooled shards are apart, and of one width. Weights live and kernels run on torch's default device where none is
+    given. With `bounds_check` every forward pass looks at all ids first, as it does by FBGEMM's default.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
@@ -111,10 +104,7 @@ class RequestMaker:
         torch.cumsum(lengths, 0, out=offsets[1:])
         return Ids(torch.cat([part.indices for part in parts]), offsets)
 
-    @cachedmethod(
-        lambda self: self.drawn,
-        key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
-    )
+    @cachedmethod(lambda self: self.drawn, key=lambda _, table, *rest: (*what_is_drawn(table), *rest))
     def _table_ids(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
         return draw_ids(self._device, table, batch_size, seed=self._seed, batch=batch)
 

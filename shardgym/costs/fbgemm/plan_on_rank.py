@@ -185,11 +185,6 @@ class PlanOnRank:
         blocks = [part.view(self._num_shards, -1) for part in torch.split(lengths, lengths_from)]
         counts = torch.cat([block.sum(dim=1) for block in blocks])
         _, ids, _ = torch.ops.fbgemm.permute_1D_sparse_data(self._order, counts, ids)
-        if self._num_shards == self.whole.num_shards:
-            return [
-                Ids(ids, torch.ops.fbgemm.asynchronous_complete_cumsum(torch.cat(blocks, dim=1).view(-1))),
-                *[None] * (len(self._lookups) - 1),
-            ]
         grouped: list[Ids | None] = []
         begin = 0
         for lookup, shards in self._shards_of_lookups():
@@ -325,11 +320,8 @@ class PlanOnRank:
         gradients = replicas.operator.weights.grad
         clock.work("replica_backward")
         size = len(self._samples)
-        clock.exchange(
-            "replica_exchange",
-            lambda: dist.all_reduce(gradients),
-            self._bytes([gradients.numel() // size] * size),
-        )
+        sent_bytes = self._bytes([gradients.numel() // size] * size)
+        clock.exchange("replica_exchange", lambda: dist.all_reduce(gradients), sent_bytes)
 
     @property
     def _peers_inside(self) -> range:

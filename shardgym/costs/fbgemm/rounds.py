@@ -64,9 +64,7 @@ def mean_of_medians(samples: Floats) -> Floats:
 def relative_error(phases_of: Callable[[Ints], Floats], rounds: int) -> float:
     """Return the relative standard error of a plan's total, by a bootstrap over rounds.
 
-    Args:
-        phases_of: returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
-        rounds: that there are.
+    `phases_of` returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
     """
     chosen = np.random.default_rng(0).integers(0, rounds, size=(_RESAMPLES, rounds))
     totals = np.array([phases_of(rows).sum(axis=1).max() for rows in chosen])

@@ -46,13 +46,9 @@ class Clock:
     """The clock of one device in one step.
 
     Work counts by the CPU time of this thread, on a GPU until its queue is empty, by wall time. Exchanges count by wall
-    time if they are timed.
-
-    Args:
-        timed_exchanges: whether devices enter an exchange as far apart as their clocks are.
-        links: that are emulated; None for those that the devices have. Over emulated links `links.dilation` seconds
-            count as one at pace 1.
-        pace: of the machine. Work takes so much longer on it than at pace 1, so exchanges over emulated links do.
+    time if they are timed: then devices enter an exchange as far apart as their clocks are. Over emulated links, which
+    `links` are, `links.dilation` seconds of an exchange count as one at pace 1. Work takes `pace` times longer than at
+    pace 1, so exchanges over emulated links do.
     """
 
     def __init__(self, timed_exchanges: bool, links: ShapedLinks | None = None, pace: float = 1.0) -> None:
@@ -71,11 +67,7 @@ class Clock:
         self._add(part, self._worked_s() - self._begin_s)
 
     def exchange(
-        self,
-        part: str,
-        run: Callable[[], object],
-        sent_bytes: Sequence[int],
-        group: dist.ProcessGroup | None = None,
+        self, part: str, run: Callable[[], object], sent_bytes: Sequence[int], group: dist.ProcessGroup | None = None
     ) -> None:
         """Run an exchange of a group of devices, which is a part of a step.
 
@@ -127,13 +119,7 @@ def keep_freed_memory() -> None:
 
 
 class StepRank:
-    """Answers jobs with the parts of its steps.
-
-    Args:
-        number: of this rank.
-        domains: None where one fast domain has all ranks.
-        links: see `Clock`.
-    """
+    """Answers jobs with the parts of its steps; it has no `domains` where one fast domain has all ranks."""
 
     def __init__(self, number: int, domains: Domains | None, links: ShapedLinks | None) -> None:
         self._number = number
@@ -184,10 +170,7 @@ class StepRank:
         }
         return Features(exchanged, [ids for held in plan.replicated() for ids in of(held)], unpooled)
 
-    @cachedmethod(
-        lambda self: self.drawn,
-        key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
-    )
+    @cachedmethod(lambda self: self.drawn, key=lambda _, table, *rest: (*what_is_drawn(table), *rest))
     def _ids(self, table: EmbeddingTable, samples: tuple[int, ...], seed: int, batch: int) -> TableIds:
         """Return the ids of this rank's samples of a table."""
         if isinstance(table.ids, RecordedIds):
@@ -211,11 +194,9 @@ def take_real_time_priority() -> bool:
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
-    """Load FBGEMM, so that incompatible versions fail here, link up and join the group.
+    """Load FBGEMM, so that incompatible versions fail here, link up and join the group; settings are of `step_ranks`.
 
-    Args:
-        settings: "rank", "world_size", "device", "file" (of the rendezvous), "timeout_s", "links" (`ShapedLinks`, None
-            for the loopback interface) and "domain_size" (ranks of a fast domain).
+    "file" is that of the rendezvous.
     """
     number = settings["rank"]
     size = settings["world_size"]

@@ -107,9 +107,7 @@ class RowsOfType:
     def expect(self, features: Sequence[Sequence[TableIds]], tables: Mapping[str, torch.Tensor]) -> None:
         """Work out what comes back, and where rows of ids belong.
 
-        Args:
-            features: ids of the own samples that go to each rank, shard by shard.
-            tables: all ids of the own samples, by table.
+        `features` are ids of the own samples that go to each rank, shard by shard; `tables` are all of them by table.
         """
         self._pieces = []
         for rank, to_rank in enumerate(features):
@@ -130,7 +128,8 @@ class RowsOfType:
             name: torch.empty(self._num_ids[name], table.embedding_dim, dtype=self._dtype)
             for name, table in self._tables.items()
         }
-        for piece, values in zip(itertools.chain(*self._pieces), self._split(received), strict=True):
+        pieces = list(itertools.chain(*self._pieces))
+        for piece, values in zip(pieces, torch.split(received, [piece.size for piece in pieces]), strict=True):
             of_table = found[piece.shard.table.name]
             rows = values.view(piece.num_ids, piece.shard.width)
             if piece.shard.is_whole:
@@ -160,9 +159,6 @@ class RowsOfType:
             end = begin + lookup.num_shards
             lookup.backward([of_rank[begin:end] for of_rank in by_rank])
             begin = end
-
-    def _split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.split(values, [piece.size for piece in itertools.chain(*self._pieces)])
 
     def _shards(self, rank: int) -> Iterator[tuple[ShardSpec, slice]]:
         """Yield the unpooled shards of a rank in the order in which it looks them up, with their columns."""

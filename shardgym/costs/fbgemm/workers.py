@@ -155,15 +155,13 @@ class Workers:
         return answers
 
     def _culprit(self, number: int, complaint: str) -> str:
-        """Name the process that died; others may report the failure before its exit is seen here.
-
-        One that cannot start says why, and ends.
-        """
+        """Name the process that died, which others may report before its exit is seen here."""
         deadline = time.monotonic() + _NOTICE_S
         while len(self._processes) > 1:
             for other, process in enumerate(self._processes):
                 if process.dead and other != number and self.facts:
                     return f"device {other}: {process.cause_of_death()}"
+            # One that cannot start says why, and ends.
             if self._processes[number].dead or not self.facts or time.monotonic() > deadline:
                 return f"device {number}: {complaint}"
             time.sleep(_NOTICE_S / 50)

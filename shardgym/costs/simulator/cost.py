@@ -46,12 +46,7 @@ class SimulatorCost(CostModel):
     deterministic: ClassVar[bool] = True
     learned: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        weights: str | Path | None = None,
-        role: Role = "oracle",
-        hardware: str | None = None,
-    ) -> None:
+    def __init__(self, weights: str | Path | None = None, role: Role = "oracle", hardware: str | None = None) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
         self._settings = {

@@ -116,11 +116,7 @@ class RecordedStream(IdStream):
     """
 
     def __init__(
-        self,
-        path: Path,
-        features: Sequence[str] | None,
-        hash_size: int | Mapping[str, int] | None,
-        samples: int | None,
+        self, path: Path, features: Sequence[str] | None, hash_size: int | Mapping[str, int] | None, samples: int | None
     ) -> None:
         self.path = path
         self.name = str(path)

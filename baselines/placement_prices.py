@@ -53,13 +53,11 @@ class PlacementPrices:
             plans = [self.plan(placement) for placement in placements]
             return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)]))
         step = max(_ELEMENTS_AT_ONCE // placements[0].size, 1)
-        pieces = [self._added_up(placements[n : n + step]) for n in range(0, len(placements), step)]
-        return np.concatenate(pieces)
-
-    def _added_up(self, placements: Bools) -> Floats:
-        assert self._additive is not None
-        sums = placements.astype(np.float64) @ self._vectors
-        return self._additive.slowest_ms(self._number, self._additive.compute_ms(sums), sums[..., -LOADS:])
+        found = []
+        for n in range(0, len(placements), step):
+            sums = placements[n : n + step].astype(np.float64) @ self._vectors
+            found.append(self._additive.slowest_ms(self._number, self._additive.compute_ms(sums), sums[..., -LOADS:]))
+        return np.concatenate(found)
 
     def plan(self, placement: Bools) -> ShardingPlan:
         """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first."""

@@ -124,7 +124,10 @@ class BeamSearch:
         cutoff = Cutoff(self._settings.beam_width)
         costs = []
         for start in range(0, len(plans), size):
-            ordered = self._placement_order(plans[start : start + size])
+            some = plans[start : start + size]
+            # Shards that compute longest are placed first, of equal ones the last.
+            order = self._sets.single_ms(some).argsort(axis=1, kind="stable")[:, ::-1]
+            ordered = np.take_along_axis(some, order, axis=1)
             # Different cuts may lead to the same shards, which are placed once.
             _, which, index = np.unique(
                 ordered @ self._weights[: plans.shape[1]], return_index=True, return_inverse=True
@@ -138,8 +141,3 @@ class BeamSearch:
             cutoff.update(found)
             costs.append(found)
         return np.concatenate(costs)
-
-    def _placement_order(self, plans: Ints) -> Ints:
-        """Sort the shards of each plan by what they compute alone, costliest and last first; shape (C, n)."""
-        order = self._sets.single_ms(plans).argsort(axis=1, kind="stable")[:, ::-1]
-        return np.take_along_axis(plans, order, axis=1)

@@ -154,14 +154,11 @@ class CostLearner(Learner):
         first = not self.replay
         self.replay = {name: torch.cat([self.replay.get(name, value[:0]), value]) for name, value in new.items()}
         if first:
-            self._set_units()
-
-    def _set_units(self) -> None:
-        """Set what the cost network's heads count in: the means of the first round."""
-        ms = self.replay["ms"]
-        exists = self._batch.device_mask[self.replay["task"]]
-        units = [*ms[exists][:, DEVICE_COLUMNS].mean(dim=0), ms.sum(dim=-1).amax(dim=-1).mean()]
-        self._cost.unit_ms.copy_(torch.stack(units).clamp(min=1e-6))
+            # The cost network's heads count in the means of the first round.
+            ms = self.replay["ms"]
+            exists = self._batch.device_mask[self.replay["task"]]
+            units = [*ms[exists][:, DEVICE_COLUMNS].mean(dim=0), ms.sum(dim=-1).amax(dim=-1).mean()]
+            self._cost.unit_ms.copy_(torch.stack(units).clamp(min=1e-6))
 
     def _fit_costs(self, rng: np.random.Generator) -> dict[str, float]:
         """Fit the cost network to random plans of all rounds; return the mean losses."""

@@ -209,7 +209,10 @@ class PolicySolver:
         """Return the plan that costs least by the oracle, of those that the episodes end with; see `Solver`."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
-        envs = self._make_envs(task, cost)
+        envs: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", flat=self._flat,
+            **self._env_settings,
+        )  # fmt: skip
         try:
             with one_thread(), torch.no_grad():
                 best, reason = self._play(envs, np.random.default_rng(int(seed)))
@@ -254,12 +257,6 @@ class PolicySolver:
     def load(cls, folder: str | Path) -> Self:
         """Return the solver that `save` wrote; raises `InputError` when files are missing or damaged."""
         return cls(folder=folder)
-
-    def _make_envs(self, task: ShardingTask, cost: CostModel) -> VectorEnv[Any, Any, Any]:
-        return gymnasium.make_vec(
-            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", flat=self._flat,
-            **self._env_settings,
-        )  # fmt: skip
 
     def _play(self, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> tuple[ShardingPlan | None, str]:
         """Return the best plan of the episodes, or None and why the last of them ended."""

@@ -132,7 +132,10 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return a plan, see `Solver`; of the weights in the package, `seed` chooses those of one training seed."""
         check_solve_arguments(task, cost, seed)
-        self._used = self._fitted_for(task, int(seed))
+        if self._own is None:
+            self._used = self._load_shipped(choose_shipped(self._shipped_index, task.num_devices, int(seed)))
+        else:
+            self._used = self._own
         check_possible(task)
         with _deciding():
             return self.place(self._used.deciding, task, cost, int(seed))
@@ -269,11 +272,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         if not shipped:
             raise InputError(f"no weights of solver '{self.name}' ship with this version: {self._how_to_fit()}")
         return shipped
-
-    def _fitted_for(self, task: ShardingTask, seed: int) -> Fitted[NetworkT]:
-        if self._own is not None:
-            return self._own
-        return self._load_shipped(choose_shipped(self._shipped_index, task.num_devices, seed))
 
     def _load_shipped(self, folder: Path) -> Fitted[NetworkT]:
         if folder not in self._shipped:

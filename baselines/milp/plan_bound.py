@@ -64,19 +64,17 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
     if task.topology != task.topology.devices_alone or not all(table.is_pooled for table in task.tables):
         raise InputError("no bound is known of unpooled tables and of memory of hosts: expected a task without")
     devices = task.num_devices
-    sizes = {devices, *(n for n in range(2, devices) if devices % n == 0 and cost.replicas and _is_even(task, n))}
+    sizes = {devices}
+    if cost.replicas:
+        # Groups of whole fast domains, or of equal parts of one, are priced alone.
+        domain = task.topology.fast_domain_size
+        sizes |= {n for n in range(2, devices) if devices % n == 0 and (n % domain == 0 or domain % n == 0)}
     found = math.inf
     for size in sorted(sizes, reverse=True):
         found = min(found, _GroupBound(task, costs, size, replicas=cost.replicas).least_ms(found))
     if found == math.inf:
         raise NoFeasiblePlanError("the tables are larger than the memory of all devices together: expected more memory")
     return found * (1 - _SAFETY)
-
-
-def _is_even(task: ShardingTask, group: int) -> bool:
-    """Say whether groups are whole fast domains or equal parts of one, which alone are priced."""
-    domain = task.topology.fast_domain_size
-    return group % domain == 0 or domain % group == 0
 
 
 class _Column(NamedTuple):

@@ -153,7 +153,8 @@ class _Search:
         self._balance_domains(kinds, exchanges)
         if self.has_bound:
             self.bound_ms = min(bounds)
-        if self._gap() > gap and task.num_tables * task.num_devices <= _MOST_PLACES:
+        is_near = self.bound_ms > 0 and self._incumbent.cost_ms / self.bound_ms - 1 <= gap
+        if not is_near and task.num_tables * task.num_devices <= _MOST_PLACES:
             self._solve_on_devices(Program(task, kinds, exchanges, [[device] for device in range(task.num_devices)]))
 
     def _solve(self, program: Program, gap: float, domains: bool | None, cutoff_ms: float) -> Answer:
@@ -164,10 +165,6 @@ class _Search:
     def _cutoff_ms(self, gap: float) -> float:
         """Return what plans must take less than to make the gap larger than this; no limit for an estimate."""
         return self._incumbent.cost_ms / (1 + gap) if self.has_bound else math.inf
-
-    def _gap(self) -> float:
-        """Return the gap of the best plan; infinite where there is no bound."""
-        return self._incumbent.cost_ms / self.bound_ms - 1 if self.bound_ms > 0 else math.inf
 
     def _place(self, shards: list[Shard]) -> None:
         """Offer the best plan found with these shards, the other tables cut by columns; of any kind without shards."""

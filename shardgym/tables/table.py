@@ -312,7 +312,7 @@ class TablePool(Record, Sequence[EmbeddingTable]):
     @functools.cached_property
     def _halves(self) -> tuple[TablePool, TablePool]:
         # By rank and not by a bit of the hash, so that both halves have the same size.
-        ranked = sorted((_split_hash(table.name), table.name) for table in self.tables)
+        ranked = sorted((hashlib.sha256(f"{SPLIT_SALT}\n{t.name}".encode()).hexdigest(), t.name) for t in self.tables)
         train = {name for _, name in ranked[: len(self) // 2]}
         halves = [tuple(t for t in self.tables if (t.name in train) == wanted) for wanted in (True, False)]
         return (
@@ -347,10 +347,6 @@ class TablePool(Record, Sequence[EmbeddingTable]):
                 f"size {self.batch_size}"
             )
         return self.batch_size // factor
-
-
-def _split_hash(name: str) -> str:
-    return hashlib.sha256(f"{SPLIT_SALT}\n{name}".encode()).hexdigest()
 
 
 def scaled_table(table: EmbeddingTable, factor: int) -> EmbeddingTable:

@@ -10,8 +10,6 @@ FP32 cost is embedding alone, so differences of steps are held against differenc
 no share has to be taken from anywhere; the last column says which share of the published step embeddings would be.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

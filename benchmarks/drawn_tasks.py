@@ -1,7 +1,5 @@
 """Tasks of any size from the synthetic pool, drawn for several scripts. Not a script."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -17,8 +17,6 @@ those of them that cross network cards, and the time of all steps and moves rela
 With --page, the table goes into docs/solvers.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -17,8 +17,6 @@ DreamShard's environment, which places whole tables, did 2,353 steps per second 
 its own cost net), measured on the same kind of machine on another day: the ratio to it is indicative only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ is the geometric mean of costs over those of `lookahead_columns`, which learns n
 not run again. `tox -e libraries` installs the libraries and runs this.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

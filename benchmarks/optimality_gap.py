@@ -7,8 +7,6 @@ every solver's plan by every cost, whichever it was planned by. Seconds are of t
 compiling.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -11,8 +11,6 @@ A solver that takes longer than `--limit` for one plan, which is then the figure
 sizes on as many devices: "-". Nothing is stopped half-way. Where there is no plan, standard error has the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -9,8 +9,6 @@ it lists and rates all there is to propose before that, and proposes no more aft
 are TorchRec's of all plans. A planner that takes longer than `--cap` seconds of processor time is stopped, and says so.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

@@ -10,8 +10,6 @@ How much it does depends on what the networks say. The compute network is theref
 for the tables of the task, so that both searches go through similar placements; those of communication are random.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

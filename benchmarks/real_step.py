@@ -11,8 +11,6 @@ keeps other programs off their cores and takes root, as their links do. Plans ha
 script.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -9,8 +9,6 @@ extrapolated: the seconds of one inner search, mean of `INNER`, times the inner 
 children the uncut tables have; with `--whole 0` it is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

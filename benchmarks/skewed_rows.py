@@ -11,8 +11,6 @@ stream says little: they are held against 1/50 of the mean rank's. "fair share" 
 equally popular.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import dataclasses

@@ -12,8 +12,6 @@ are named. `--limit` is the planner's own `timeout_seconds`, after which it prop
 plan; "best" is the cheapest of the three. At the end stands the geometric mean over tasks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

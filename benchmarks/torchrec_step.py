@@ -6,8 +6,6 @@ Between them the dense part is trained alone, on outputs of the tables that do n
 its time is to be taken off the steps.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

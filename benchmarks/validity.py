@@ -17,8 +17,6 @@ with its plans and all that was measured, so a run that was stopped, or that rea
 and calls with other tasks, devices or links add to it.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import statistics

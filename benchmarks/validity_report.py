@@ -6,8 +6,6 @@ anew; measured ones are read. The two halves of the real steps agree with each o
 what any cost can reach with one half of them. Not a script.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import lzma

@@ -3,8 +3,6 @@
 python examples/cleanrl_ppo.py                       # two minutes of processor time
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

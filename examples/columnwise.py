@@ -5,8 +5,6 @@ observations, dense rewards by the simulator, relative to the reference cost of 
 minutes of processor time, then solves dlrm4-v2 and is compared with `lookahead_columns`, which learns nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.metadata

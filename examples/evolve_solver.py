@@ -8,8 +8,6 @@ is a score, its cost over that of `lpt`, and one line on what holds up its worst
 solves the hidden tasks, those of dlrm4-v2: nobody was told of them, and nothing was chosen by them.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

@@ -7,8 +7,6 @@ The solver `ppo_columns` is the same policy with a training loop that survives a
 `shardgym fit ppo_columns --suite dlrm4-v2`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -9,8 +9,6 @@ them: a runner that steps all environments at once, and a connector that hands t
 run with Ray 2.60.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

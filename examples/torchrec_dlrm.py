@@ -9,8 +9,6 @@ lines change: the import, and the planner's name in `make_plans`. Step times on 
 nothing about GPUs.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import tempfile

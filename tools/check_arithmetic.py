@@ -10,8 +10,6 @@ Kernels that this processor lacks are left out by name. Exit code 1 when a plan 
 could be compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ FOLDERs are those of runs, by default all below leaderboards/ with such a judge.
 disagrees.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -16,8 +16,6 @@ cost, the error, and how many pairs are in the predicted order where the predict
 where it is within. --write keeps them in the package, where comparisons of plans find them.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import itertools

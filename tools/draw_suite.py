@@ -24,8 +24,6 @@ changed task needs a suite of another name. So a file of digests that would chan
 is for suites that nobody has used yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

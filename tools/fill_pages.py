@@ -12,8 +12,6 @@ page would change, or records are not packed.
 - Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

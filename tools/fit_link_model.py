@@ -9,8 +9,6 @@ half. What is printed also says how much earlier single devices were through by 
 `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

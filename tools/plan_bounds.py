@@ -5,8 +5,6 @@ records gets what no plan takes less than by the judge (`baselines.milp.plan_bou
 `python tools/fill_pages.py`, and `python tools/check_leaderboards.py` computes the bound of the smallest task again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

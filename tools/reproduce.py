@@ -7,8 +7,6 @@ those of the base on the same task, and 8 % is allowed unless the 95 % interval 
 where a solver's costs differ by more, a run or its check fails, or too few tasks were solved.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

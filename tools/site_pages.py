@@ -4,8 +4,6 @@ Pages keep their places in the repository, so links between them are the same th
 nowhere, or to a heading that is not there, fails the build. mkdocs calls the functions `on_...` (see `mkdocs.yml`).
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

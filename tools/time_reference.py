@@ -6,8 +6,6 @@ The file belongs to the machine whose measurements the shipped simulator was tra
 its pace is 1. Two, four and eight devices are timed in turns, by new processes each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from pathlib import Path

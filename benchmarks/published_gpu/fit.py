@@ -6,8 +6,6 @@ and of the distances from where the constants start, in units that say how sure 
 on such starts where a source is left out; what they say is in `benchmarks/published_gpu/README.md`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the GPU model says of published rows: kernels of FBGEMM, memory bandwidths, exchanges and row collectives."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

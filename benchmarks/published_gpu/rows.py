@@ -5,8 +5,6 @@ bw_gbps,source`, with B bags per table, E rows per table, T tables, D columns an
 the card they are held against, and numbers. What a source leaves open is decided here, for all to see.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Sequence

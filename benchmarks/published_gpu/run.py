@@ -8,8 +8,6 @@ to all sources but the row's own. --fit prints the constants that are nearest to
 measured, and holds published rows against them, none of which they were fitted to.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

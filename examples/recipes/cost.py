@@ -6,8 +6,6 @@
 `cost` is the name of the file without `.py`; the command finds it in the folder in which it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@
 The import registers the name.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, SupportsFloat
 

@@ -6,8 +6,6 @@
 `solver` is the name of the file without `.py`; the commands find it in the folder in which they run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from shardgym import CostModel, NoFeasiblePlanError, ShardingPlan, ShardingTask

@@ -11,8 +11,6 @@ made of it. DIR/versions.json has the versions of the costs. --report measures n
 that predict anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

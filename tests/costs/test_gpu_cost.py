@@ -51,10 +51,7 @@ def test_cutting_columns_repeats_the_work_of_ids(columns):
     assert (half > 0.5 * whole).all()
 
 
-@pytest.mark.parametrize(
-    ("hardware", "optimizer", "zipf"),
-    [("v100", "exact_sgd", False), ("h100", "adam", True)],
-)
+@pytest.mark.parametrize(("hardware", "optimizer", "zipf"), [("v100", "exact_sgd", False), ("h100", "adam", True)])
 def test_more_is_never_cheaper(hardware, optimizer, zipf):
     """In batch, pooling, width and rows; and a table more on the device."""
     table = dataclasses.replace(TABLE, ids=ZipfIds(s=1.05)) if zipf else TABLE

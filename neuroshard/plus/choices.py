@@ -73,10 +73,7 @@ def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: B
 
 
 class _AverageDevices:
-    """Placements in which each device has the same part of all columns, and the first one the heaviest piece of them.
-
-    Only so many columns can be cut from a table: where a piece takes longer than an even part, it decides the step.
-    """
+    """Placements in which devices have the same part of all columns, and the first one the heaviest piece of them."""
 
     def __init__(self, pricing: Pricing, forms: Sequence[Sequence[Form]]) -> None:
         self._pricing = pricing
@@ -130,7 +127,7 @@ class _AverageDevices:
         return list(found.values())
 
     def climbed(self, choice: _Choice, budget: Budget, keep: Bools | None = None) -> list[_Choice]:
-        """Return what changes lead to, one after the other, until none brings anything; tables to `keep` stay shared."""
+        """Return what changes lead to, one after the other, until none helps; tables to `keep` stay shared."""
         way = [choice]
         now_ms = float(self.totals(way)[0])
         for _ in range(_ROUNDS):
@@ -204,6 +201,7 @@ class _AverageDevices:
         for choice in several:
             in_columns = choice.forms < 0
             sums = choice.sums + self._share[in_columns].sum(axis=0)
+            # Tables can be cut so far: a piece that takes longer than an even part decides the step.
             for table in self._heaviest[in_columns[self._heaviest]][:1].tolist():
                 np.maximum(sums[0], self._piece[table], out=sums[0])
             compute = self._pricing.compute(sums)

@@ -114,8 +114,7 @@ class ExactSearch:
     def _levelled(self, best: Allocation) -> list[tuple[IteratedLocalSearch, Allocation]]:
         """Return what placing columns anew with widths levelled leads to, and its search; nothing if that is no better.
 
-        The shared tables stay. The model was fitted where nothing is shared: beside many shared tables it may take no
-        width for too much, and then only several cuts at once make all devices equally wide.
+        The model was fitted where nothing is shared: beside many shared tables it may take no width for too much.
         """
         before = self._search_beside(best.pricing.shared)
         search = dataclasses.replace(before, model=levelled(before.model))

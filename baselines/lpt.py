@@ -84,10 +84,7 @@ def halves(shard: Shard) -> tuple[Shard, ...]:
         return ()
     first, last = shard.columns
     middle = first + units // 2 * COLUMN_UNIT
-    return (
-        shard.with_columns(first, middle),
-        shard.with_columns(middle, last),
-    )
+    return shard.with_columns(first, middle), shard.with_columns(middle, last)
 
 
 def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:

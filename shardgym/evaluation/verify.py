@@ -104,10 +104,8 @@ def verify(
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB, which no file of records has")
     rows: list[RecordCheck] = []
-    with (
-        ExitStack() as stack,
-        progress_bar(shown=progress, total=len(files), unit="file", desc="verify") as bar,
-    ):
+    bar_of_files = progress_bar(shown=progress, total=len(files), unit="file", desc="verify")
+    with ExitStack() as stack, bar_of_files as bar:
         judges = _Judges(costs, stack)
         for file in files:
             rows += _check_file(file, judges)

@@ -119,10 +119,7 @@ def kinds_in(task, plan):
     return {table.name: plan.kind_of(table.name, task) for table in task.tables}
 
 
-WINNING = {
-    "row_wise": (HEAVY, 1e12),
-    "data_parallel": ((100, 4, 40.0), 1e9),
-}
+WINNING = {"row_wise": (HEAVY, 1e12), "data_parallel": ((100, 4, 40.0), 1e9)}
 
 
 @pytest.mark.parametrize("kind", WINNING)

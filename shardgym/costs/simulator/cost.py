@@ -49,11 +49,7 @@ class SimulatorCost(CostModel):
     def __init__(self, weights: str | Path | None = None, role: Role = "oracle", hardware: str | None = None) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
-        self._settings = {
-            "weights": None if weights is None else str(weights),
-            "role": role,
-            "hardware": hardware,
-        }
+        self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
         # Built by the first prediction: a run that scores with another cost only needs the weights checked.
         self._predictor: Predictor | None = None

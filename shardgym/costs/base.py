@@ -21,6 +21,8 @@ from shardgym.tasks.task import ShardingTask
 #: Entry-point group of cost models.
 GROUP = "shardgym.costs"
 
+#: Tasks whose shards a `SummedCost` keeps; solvers and environments return to the same few.
+_TASKS_KEPT = 256
 #: Holders that costs know.
 _PRICED = "all rows of a table on one device each, on all, or on the same place of every group"
 
@@ -201,6 +203,27 @@ class CostModel(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SummedCost(CostModel):
+    """A cost by which plans take what `make_prices` makes of sums over their shards; call `__init__` at the end."""
+
+    def __init__(self) -> None:
+        self._prices = self.make_prices()
+
+    @abc.abstractmethod
+    def make_prices(self) -> AdditiveCosts:
+        """Return prices that know no task yet."""
+
+    def additive(self) -> AdditiveCosts:
+        """See `CostModel`."""
+        return self.make_prices()
+
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
+        if self._prices.num_tasks > _TASKS_KEPT:
+            self._prices = self.make_prices()
+        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
 
 def cost_names() -> list[str]:

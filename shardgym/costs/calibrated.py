@@ -13,13 +13,11 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel, additive_costs
+from shardgym.costs.base import CostModel, SummedCost, additive_costs
 from shardgym.costs.links import ExchangeTimes
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
 from shardgym.files import read_text
-from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Label, Name, Number, Record, parse_json
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
@@ -58,7 +56,7 @@ class Calibration(Record):
         return cls.from_dict(found, str(path))
 
 
-class CalibratedCost(CostModel):
+class CalibratedCost(SummedCost):
     """An analytic cost whose compute and exchanges have the level of a cluster, and whose steps have its fixed part.
 
     Args:
@@ -81,20 +79,16 @@ class CalibratedCost(CostModel):
             raise InputError(f"calibration: it is of cost '{calibration.cost}', got cost '{cost.name}'")
         self._cost = cost
         self._calibration = calibration
-        self._prices = self.additive()
+        super().__init__()
 
     @property
     def hardware(self) -> str:
         """Return the tag of what was measured, as modelled."""
         return f"{self._calibration.hardware}-modelled"
 
-    def additive(self) -> AdditiveCalibrated:
-        """See `CostModel`."""
+    def make_prices(self) -> AdditiveCalibrated:
+        """See `SummedCost`."""
         return AdditiveCalibrated(additive_costs(self._cost, "calibration"), self._calibration)
-
-    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""

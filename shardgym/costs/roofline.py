@@ -14,12 +14,10 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import SummedCost
 from shardgym.costs.mixed_tables import operator_notes
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids, distinct_rows
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
@@ -33,8 +31,6 @@ WEIGHT_BYTES = 4
 _SORT_BYTES_PER_ID = 4 * 2 * 16
 #: Of a cache that holds all rows.
 _ALL_ROWS = 2**60
-#: Tasks whose shard times are kept; solvers and environments return to the same few.
-_TASKS_KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -273,7 +269,7 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
     return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)
 
 
-class RooflineCost(CostModel):
+class RooflineCost(SummedCost):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
     Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of
@@ -299,7 +295,7 @@ class RooflineCost(CostModel):
         self._override = hardware
         if hardware is not None:
             device_constants(hardware)
-        self._prices = RooflineCost.additive(self)  # a subclass may offer none
+        super().__init__()
 
     @property
     def hardware(self) -> str:
@@ -314,15 +310,9 @@ class RooflineCost(CostModel):
         """Return the constants that a task's plans are priced with; raises `UnknownNameError`."""
         return device_constants(self._override or task.topology.device)
 
-    def additive(self) -> AdditiveRoofline:
-        """See `CostModel`."""
+    def make_prices(self) -> AdditiveRoofline:
+        """See `SummedCost`."""
         return AdditiveRoofline(self._override)
-
-    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = RooflineCost.additive(self)  # a subclass may offer none
-        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -16,13 +16,12 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import SummedCost
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.mixed_tables import check_alike
-from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
-from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 _ID_BYTES = 8
@@ -34,8 +33,6 @@ _COPIES = 2.455
 _OPTIMIZER_PASSES = 9.22
 #: Share of the memory bandwidth that a dense kernel has.
 _DENSE_KERNEL = 0.5
-#: Tasks whose shard times are kept; solvers and environments return to the same few.
-_TASKS_KEPT = 256
 _GIB_PER_MS = 2**30 / 1000
 
 
@@ -133,7 +130,7 @@ def _replica_ms(
     return forward, 0.0, all_reduce + optimizer, forward * constants.bwd_compute_multiplier
 
 
-class TorchRecRatingCost(CostModel):
+class TorchRecRatingCost(SummedCost):
     """The rating by which TorchRec's planner chooses among plans: a model, not a measurement.
 
     Each shard gets four times from bytes over bandwidths, whatever else is on its device. A column of
@@ -171,7 +168,7 @@ class TorchRecRatingCost(CostModel):
         self.constants = PlannerConstants(
             compute_device, hbm_mem_bw, ddr_mem_bw, intra_host_bw, inter_host_bw, bwd_compute_multiplier
         )
-        self._prices = TorchRecRatingCost.additive(self)  # a subclass may offer none
+        super().__init__()
 
     @property
     def hardware(self) -> str:
@@ -184,15 +181,9 @@ class TorchRecRatingCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return self.constants.changed
 
-    def additive(self) -> AdditiveTorchRecRating:
-        """See `CostModel`."""
+    def make_prices(self) -> AdditiveTorchRecRating:
+        """See `SummedCost`."""
         return AdditiveTorchRecRating(self.constants)
-
-    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = TorchRecRatingCost.additive(self)  # a subclass may offer none
-        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
 
 class AdditiveTorchRecRating(AdditiveCosts):

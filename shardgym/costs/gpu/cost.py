@@ -11,7 +11,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import SummedCost
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
@@ -46,11 +46,9 @@ from shardgym.costs.links import (
     with_row_exchange_ms,
 )
 from shardgym.costs.mixed_tables import operator_notes
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, check_instance
-from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
@@ -63,8 +61,6 @@ _HELD_CARDS = ("v100", "a100", "h100")
 _HELD_DEVICES = 128
 #: Of a cache that holds all rows.
 _ALL_ROWS = 2**60
-#: Tasks whose shards are kept; solvers and environments return to the same few.
-_TASKS_KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class GpuSettings:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 
 
-class GpuCost(CostModel):
+class GpuCost(SummedCost):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
@@ -128,7 +124,7 @@ class GpuCost(CostModel):
         self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False, wire: Wire = "task"
     ) -> None:
         self._settings = GpuSettings(hardware, exchange, ids, wire)
-        self._prices = GpuCost.additive(self)  # a subclass may offer none
+        super().__init__()
 
     @property
     def hardware(self) -> str:
@@ -141,15 +137,9 @@ class GpuCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return self._settings.changed
 
-    def additive(self) -> AdditiveGpu:
-        """See `CostModel`."""
+    def make_prices(self) -> AdditiveGpu:
+        """See `SummedCost`."""
         return AdditiveGpu(self._settings)
-
-    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = GpuCost.additive(self)  # a subclass may offer none
-        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: And `neuroshard_plus`.
 SOLVERS = ("random", "dim_greedy", "size_lookup_greedy", "lpt", "neuroshard")
-TASKS = 24
 ROUNDS = 3
 #: Samples of the survey: each number is complete before the next is begun, so that what there is, is of use.
 SAMPLES = (60, 600, 6000)
@@ -67,6 +66,11 @@ class Day(NamedTuple):
         if self.small:
             return Space(suites=("dlrm4-v2",), memory_bytes=2**30)
         return Space(suites=("dlrm4-gpu-v1", "production-v1"), memory_bytes=2**35)
+
+    @property
+    def tasks(self) -> tuple[str, int]:
+        """Suite whose tasks have plans, and how many of the first ones."""
+        return ("tiny-v1", 12) if self.small else ("dlrm4-gpu-v1", 24)
 
 
 #: Whether nothing is left, and what there is to say.
@@ -291,8 +295,9 @@ def _collect(day: Day, samples: int, *, repeated: float, seconds: float) -> int:
 
 def plans(day: Day) -> Outcome:
     """Let solvers solve tasks, and measure their plans."""
-    done = _evaluate(day, "plans", TASKS)
-    return done == TASKS, f"plans of {done} tasks, {TASKS} at most"
+    name, tasks = day.tasks
+    done = _evaluate(day, "plans", tasks)
+    return done == tasks, f"plans of {done} tasks of {name}, {tasks} at most"
 
 
 def _evaluate(day: Day, folder: str, tasks: int) -> int:
@@ -301,7 +306,7 @@ def _evaluate(day: Day, folder: str, tasks: int) -> int:
     from shardgym import load_suite, make_cost
     from shardgym.evaluation import SolverSpec, evaluate
 
-    suite = load_suite("dlrm4-v2" if day.small else "dlrm4-gpu-v1")
+    suite = load_suite(day.tasks[0])
     # Kernels that are timed alone exchange no replicas.
     sharding_types = [name for name in SHARED_TYPES if name != "data_parallel"]
     solvers = [*SOLVERS, SolverSpec("neuroshard_plus", {"sharding_types": sharding_types})]

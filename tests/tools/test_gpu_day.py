@@ -295,9 +295,10 @@ def test_plans_are_measured_task_by_task_until_the_deadline(stages, a_day, monke
     limits = []
     monkeypatch.setattr("shardgym.evaluation.evaluate", lambda *_, limit, **__: limits.append(limit))
     monkeypatch.setattr("shardgym.make_cost", lambda *_, **__: contextlib.nullcontext())
-    assert stages.plans(a_day) == (True, "plans of 24 tasks, 24 at most")
-    assert limits == list(range(1, 25))
-    assert stages.plans(a_day._replace(end_s=0.0)) == (False, "plans of 0 tasks, 24 at most")
+    assert stages.plans(a_day) == (True, "plans of 12 tasks of tiny-v1, 12 at most")
+    assert limits == list(range(1, 13))
+    late = a_day._replace(end_s=0.0, small=False)
+    assert stages.plans(late) == (False, "plans of 0 tasks of dlrm4-gpu-v1, 24 at most")
 
 
 @pytest.mark.measured

@@ -25,7 +25,8 @@ from shardgym import EmbeddingTable, ShardingTask, Topology, load_suite
 from shardgym.tables.pools.load import load_model
 from shardgym.tables.table import Optimizer
 
-GIB = 2**30
+#: Of each rank, for tables.
+MEMORY_BYTES = 4 * 2**30
 
 # TorchEasyRec, examples/multi_tower_din_taobao.config: rows of its features, 16 columns each. Three of them are
 # sequences, too, with tables of their own, for a query and up to 50 clicks.
@@ -49,7 +50,7 @@ class Model(NamedTuple):
 
     def task(self, ranks: int) -> ShardingTask:
         """Return the task of so many CPUs."""
-        return ShardingTask(self.tables, Topology(ranks, GIB), self.samples * ranks, optimizer=self.optimizer)
+        return ShardingTask(self.tables, Topology(ranks, MEMORY_BYTES), self.samples * ranks, optimizer=self.optimizer)
 
 
 def models() -> dict[str, Model]:

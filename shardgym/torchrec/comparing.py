@@ -30,6 +30,7 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
 from shardgym.errors import InputError, MeasurementError, ShardGymError, error_text
 from shardgym.machine import cpu_tag, utc_now, versions
+from shardgym.plans.migration import rebound
 from shardgym.records import CONFIG, Label, Name, Number, Record, Whole
 from shardgym.tasks.step_memory import StepMemory
 from shardgym.tasks.task import ShardingTask
@@ -233,7 +234,9 @@ def _begun(
     in_step = dataclasses.replace(task, step_memory=task.step_memory or StepMemory())
     name = "gpu" if task.topology.device in CARDS else "roofline"
     with make_cost(name) as cost:
-        costs = cost.evaluate(task, [one.plan for one in contenders.values()])
+        # Whether plans fit is found out.
+        roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
+        costs = cost.evaluate(roomy, [rebound(one.plan, roomy) for one in contenders.values()])
     plans = [
         PlanResult(
             plan,

@@ -85,7 +85,7 @@ def _contender(wanted: Given, task: ShardingTask, model: nn.Module, world: World
     if isinstance(wanted, ShardingPlan):
         if wanted.group_size is not None:
             raise InputError(f"it is for groups of {wanted.group_size} ranks: expected one for all {world.size}")
-        wanted = to_torchrec(wanted, task, model, device_type="cuda" if world.device.type == "cuda" else "cpu")
+        wanted = to_torchrec(wanted, task, model, device_type=world.device.type)
     return Contender(_on_devices(wanted, world), import_plan(wanted, task).plan)
 
 
@@ -100,7 +100,9 @@ def _by_torchrec(task: ShardingTask, model: nn.Module, world: World) -> TorchRec
     for table in task.tables:
         _, name = split_name(table.name)
         factors = [table.pooling_factor / table.num_features] * table.num_features
-        made = ParameterConstraints(pooling_factors=factors, is_weighted=table.weighted)
+        # On CPUs FBGEMM's dense kernel pools, and TorchRec plans tables on all ranks that fail there.
+        runs = None if table.is_pooled or world.device.type == "cuda" else ["table_wise", "column_wise", "row_wise"]
+        made = ParameterConstraints(pooling_factors=factors, is_weighted=table.weighted, sharding_types=runs)
         if constraints.setdefault(name, made) != made:
             raise InputError(
                 f"tables of several collections are called '{name}', with different ids per sample: TorchRec's "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from shardgym.errors import InputError, ShardGymError, error_text
@@ -71,7 +71,6 @@ class World(NamedTuple):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
-        store = PrefixStore("shardgym", store)
         dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size, timeout=_TIMEOUT)
         yield store
         dist.destroy_process_group()

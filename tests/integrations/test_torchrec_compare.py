@@ -103,7 +103,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jobs")
     (folder / "toy_job.py").write_text(MODEL)
     tables = (EmbeddingTable("a", 100, 8, pooling_factor=2.0), EmbeddingTable("b", 50, 16))
-    (folder / "task.json").write_text(ShardingTask(tables, Topology(2, (2**20,) * 2), 12).to_json())
+    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 12)
+    (folder / "task.json").write_text(task.to_json())
+    save(to_torchrec(ShardingPlan.table_wise(task, [0, 0]), task), folder / "together.json")
     # TorchRec keeps 15 % free, so that it has no plan for tables of 3,200 bytes.
     (folder / "tight.json").write_text(ShardingTask(tables, Topology(2, (3300,) * 2), 12).to_json())
     theirs = task_from_model(Toy(), topology(), 16)
@@ -172,7 +174,7 @@ COMMANDS: dict[str, Sequence[str]] = {
         "--within", "1000",
     ),
     "model": ("toy_job:trained", *OWN, *ONE_ROUND),
-    "left_out": ("tight.json", "--plan", "apart.json", "--plan", "turned.json", "--plan", "torchrec", *ONE_ROUND),
+    "left_out": ("tight.json", "--plan", "apart.json", "--plan", "together.json", "--plan", "torchrec", *ONE_ROUND),
     "alone": ("tight.json", "--plan", "apart.json", "--plan", "torchrec"),
     "outside": (*APART, "outside.json"),
     "missing": (*APART, "missing.json"),
@@ -252,8 +254,10 @@ def test_a_model_is_trained_on_its_own_batches(here: Path, ran: dict[str, list[A
 
 
 def test_a_planner_without_a_plan_is_left_out_where_two_plans_remain(here: Path, ran: dict[str, list[Answer]]) -> None:
+    """What TorchRec's plan in a file takes is found out, though the task has no room for it."""
     result = Comparison.load(here / "left_out.result")
-    assert [plan.name for plan in result.plans] == ["apart.json", "turned.json"]
+    check_result(result, 2, 1)
+    assert [plan.name for plan in result.plans] == ["apart.json", "together.json"]
     assert any(note.startswith(WRONG["alone"]) for note in result.notes)
     assert WRONG["alone"] in ran["left_out"][0].out
 
@@ -453,8 +457,18 @@ def test_the_same_name_in_two_collections_must_mean_the_same_to_torchrecs_planne
     tables = (EmbeddingTable("x.t", 100, 8, pooling_factor=2.0), EmbeddingTable("y.t", 100, 8))
     task = ShardingTask(tables, Topology(2, (2**20,) * 2), 8)
     given: dict[str, Any] = {"torchrec": "torchrec", "ours": ShardingPlan.table_wise(task, [0, 1])}
+    world = World(0, 2, 2, torch.device("cpu"))
     with pytest.raises(InputError, match="plan 'torchrec': tables of several collections are called 't'"):
-        find_contenders(given, task, model_from_task(task), World(0, 2, 2, torch.device("cpu")))
+        find_contenders(given, task, model_from_task(task), world)
+
+
+def test_torchrec_plans_no_copies_of_unpooled_tables_on_cpus() -> None:
+    tables = tuple(EmbeddingTable(f"t{n}", 100, 8, pooling_factor=5.0, pooling="none") for n in range(4))
+    task = ShardingTask(tables, Topology(2, (2**26,) * 2), 8192)
+    given: dict[str, Any] = {"torchrec": "torchrec", "ours": ShardingPlan.table_wise(task, [0, 1, 0, 1])}
+    found, _ = find_contenders(given, task, model_from_task(task), World(0, 2, 2, torch.device("cpu")))
+    types = {sharding.sharding_type for sharding in found["torchrec"].sharding_plan.plan[""].values()}
+    assert types <= {"table_wise", "column_wise", "row_wise"}
 
 
 @pytest.mark.slow

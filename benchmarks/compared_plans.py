@@ -7,8 +7,6 @@ the plan of TorchRec's planner with its defaults and under that of `ShardGymPlan
 ours is faster. The last columns are what the run says of the cost: see `shardgym.costs.calibrated.Calibration`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

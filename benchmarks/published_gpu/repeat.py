@@ -1,7 +1,5 @@
 """Published kernels as they can be measured again, and in which words `rows.csv` would tell of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A cost at the level of a cluster: compute, exchanges and the fixed part of a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

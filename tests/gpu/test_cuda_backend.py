@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,9 @@ from shardgym import EmbeddingTable
 from shardgym.costs.fbgemm.cuda import MOST_FLUSHES
 from shardgym.costs.fbgemm.jobs import JobError, ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.kernels import Measurer
+from shardgym.costs.fbgemm.operator import draw_ids
+from shardgym.tables.ids import draw_bags
+from shardgym.tables.table import ZipfIds
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,6 +47,27 @@ def test_the_host_gets_ahead_so_that_only_kernels_are_timed(backend, tables, opt
     assert (found.times > 0).all()
     assert found.notes == ()
     assert backend._lead.flushes < MOST_FLUSHES
+
+
+def test_unpooled_tables_are_timed_and_launching_is_no_part_of_it(backend):
+    table = EmbeddingTable("t", 1_000_000, 128, 1.5, ZipfIds(s=1.05, lengths="poisson"), pooling="none")
+    unpooled = ShardSet((ShardSpec(table, (0, 1_000_000), 128),), 65_536, "fp32", "exact_sgd")
+    found = Measurer(backend, seed=0)(TimingJob(unpooled, warmups=1, iterations=3))
+    assert (found.times > 0).all()
+    assert found.launch_ms > 0
+
+
+@pytest.mark.parametrize("law", [ZipfIds(s=1.1), ZipfIds(s=0.9, q=10.0, lengths="poisson")])
+def test_ids_are_drawn_there_by_the_law_of_the_host(law):
+    table = EmbeddingTable("t", 100_000, 8, 20.0, law)
+    found = draw_ids(torch.device("cuda", 0), table, 20_000, seed=0, batch=0)
+    assert {values.device.type for values in found} == {"cuda"}
+    host = draw_bags(table, 20_000, seed=1)
+    counts = [np.bincount(rows, minlength=100_000) for rows in (found.indices.cpu().numpy(), host.indices)]
+    hot = np.argsort(counts[1])[-100:]
+    for number in (np.sum, np.count_nonzero, lambda of: of[hot].sum()):
+        assert number(counts[0]) == pytest.approx(number(counts[1]), rel=0.05)
+    assert len(found.lengths) == 20_000
 
 
 def test_jobs_leave_nothing_behind_but_ids(backend):

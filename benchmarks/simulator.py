@@ -1,20 +1,24 @@
 """The simulator against the boards that the measured cost of today judged: how it orders the plans of solvers.
 
     python benchmarks/simulator.py [--write] [--json]
-    sudo python benchmarks/simulator.py --measure N      # the plans of the first N tasks of each board again
+    python benchmarks/simulator.py --second FOLDER       # keep what boards in FOLDER measured of the same plans
 
 Most of these plans are good, so this is what differences between solvers rest on. Printed are, of the weights that
 ship, of the roofline, and of another measurement: the mean over tasks of Kendall's tau, and the share of close pairs in
 the measured order. Then, of the tasks that were measured twice, by how much the judge's tau is above that of the
-second measurement, and what phases take as measured over what the judge predicts at the pace of the run. --write keeps
-the figures as `agreement.json` next to the weights, from where simulated boards print them. What --measure found is
-in `second_measurement.csv`. Fresh plans are measured by `benchmarks/validity.py`.
+second measurement; the same with the compute that was measured, so that exchanges alone are predicted; and what phases
+take as measured over what the judge predicts at the pace of the run. Plans that a model refuses are left out for all.
+
+--write keeps the figures of the tasks that were measured twice as `agreement.json` next to the weights, from where
+simulated boards print them. The second measurement is another run of the same boards; `second_measurement.csv` keeps
+it. Fresh plans are measured by `benchmarks/validity.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import itertools
 import json
 import os
@@ -31,19 +35,20 @@ from tabulate import tabulate
 
 from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
+from shardgym.costs.additive import join_phases
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm.cost import FbgemmCost
-from shardgym.costs.plan_cost import PHASES, PlanCost
-from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, REPEAT, Agreement, ModelAgreement
-from shardgym.costs.simulator.weights import find_weights
+from shardgym.costs.links import LOADS
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
+from shardgym.costs.simulator.model_card import AGREEMENT, ALLOWANCE, CLOSE, REPEAT, Agreement, ModelAgreement
+from shardgym.costs.simulator.predictor import Predictor
+from shardgym.costs.simulator.weights import find_weights, load_weights
 from shardgym.leaderboard import Board, load_boards
 from shardgym.machine import utc_now
 
 _ALL = "all of these"
 LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
 SECOND = Path(__file__).with_name("second_measurement.csv")
-#: How far below a second measurement the tau of a judge may be.
-ALLOWANCE = 0.03
 _RESAMPLES = 2000
 #: Fewer plans of a task have no order worth the name.
 _LEAST_PLANS = 3
@@ -64,14 +69,11 @@ def main() -> None:
     """Compare, or measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
-    parser.add_argument(
-        "--measure", type=int, metavar="N", help="measure plans of the first N tasks of each board again"
-    )
+    parser.add_argument("--second", type=Path, metavar="FOLDER", help="boards that were measured another time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.measure is not None:
-        measure_again(options.measure)
-        return
+    if options.second is not None:
+        keep_second(options.second)
     tasks = measured_tasks()
     models = {
         "oracle": make_cost("simulator"),
@@ -79,14 +81,18 @@ def main() -> None:
         "judge": make_cost("simulator", role="judge"),
     }
     tables = {
-        "agreement": on_boards(tasks, models, write=options.write),
+        "agreement": on_boards(tasks, models),
         "gate": gate(tasks, models["judge"]),
+        "gate, compute as measured": gate(tasks, MeasuredCompute(models["judge"], tasks)),
         "levels": levels(tasks, models["judge"]),
     }
+    if options.write:
+        keep(tasks, models)
     if options.json:
         print(json.dumps(tables, indent=2))
     else:
-        print("\n\n".join(tabulate(rows, headers="keys", floatfmt=".3f") for rows in tables.values()))
+        for title, rows in tables.items():
+            print(f"{title}\n\n{tabulate(rows, headers='keys', floatfmt='.3f')}\n")
 
 
 def measured_tasks() -> list[Measured]:
@@ -109,27 +115,23 @@ def measured_tasks() -> list[Measured]:
     return found
 
 
-def measure_again(count: int) -> None:
-    """Measure the plans of the first tasks of each board, as the board did, and keep the totals."""
-    rows = []
-    for board in load_boards([LEADERBOARDS]):
-        if (board.run.judge, board.run.judge_version) != ("fbgemm", FbgemmCost.version):
-            continue
-        with make_cost("fbgemm", **board.run.judge_settings) as cost:
-            for number, costs in sorted(costs_of_plans(board).items())[:count]:
-                task = board.task(number)
-                assert task is not None
-                for plan, found in zip(costs, cost.evaluate(task, list(costs)), strict=True):
-                    row = {"suite": board.run.suite, "task": number, "plan": plan.digest}
-                    rows.append(row | {"total_ms": f"{found.total_ms:.5f}", "pace": f"{found.pace:.4f}"})
-                print(f"{board.run.suite}/{number}: {len(costs)} plans, pace {found.pace:.3f}", flush=True)
+def keep_second(folder: Path) -> None:
+    """Keep the totals of all plans of the measured boards in a folder."""
+    rows = [
+        {"suite": board.run.suite, "task": number, "plan": plan.digest}
+        | {"total_ms": f"{cost.total_ms:.5f}", "pace": f"{cost.pace:.4f}"}
+        for board in load_boards([folder])
+        if (board.run.judge, board.run.judge_version) == ("fbgemm", FbgemmCost.version)
+        for number, costs in sorted(costs_of_plans(board).items())
+        for plan, cost in costs.items()
+    ]
     with SECOND.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def on_boards(tasks: list[Measured], models: Mapping[str, CostModel], *, write: bool) -> list[dict[str, Any]]:
+def on_boards(tasks: list[Measured], models: Mapping[str, CostModel]) -> list[dict[str, Any]]:
     """Return how models, and a second measurement, rank the distinct plans of tasks, by suite and of all."""
     taus: dict[tuple[str, str], list[float]] = defaultdict(list)
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -153,7 +155,7 @@ def on_boards(tasks: list[Measured], models: Mapping[str, CostModel], *, write: 
             add(name, measured.suite, guess[priced], real[priced])
         if len(measured.again_ms) >= _LEAST_PLANS:
             add(REPEAT, measured.suite, *_twice(measured))
-    rows: list[dict[str, Any]] = [
+    return [
         {
             "cost": name, "suite": suite, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),
             "close pairs": len(right[name, suite]),
@@ -161,22 +163,52 @@ def on_boards(tasks: list[Measured], models: Mapping[str, CostModel], *, write: 
         }
         for (name, suite), of_tasks in sorted(taus.items(), key=lambda item: (item[0][1] == _ALL, item[0][1]))
     ]  # fmt: skip
-    if write:
-        path = find_weights(None, "oracle", None).parent / AGREEMENT
-        of_all = {
-            row["cost"]: ModelAgreement(
-                row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
-            )
-            for row in rows
-            if row["suite"] == _ALL
-        }
-        machines = tuple(sorted({measured.hardware for measured in tasks}))
-        found = Agreement(len(taus["judge", _ALL]), machines, utc_now(), of_all)
-        path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
-    return rows
 
 
-def gate(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
+def keep(tasks: list[Measured], models: Mapping[str, CostModel]) -> None:
+    """Write how models, and the second measurement, rank the plans that were measured twice."""
+    twice = [
+        measured._replace(costs={plan: measured.costs[plan] for plan in measured.again_ms})
+        for measured in tasks
+        if len(measured.again_ms) >= _LEAST_PLANS
+    ]
+    of_all = {
+        row["cost"]: ModelAgreement(
+            row["tau"], row["of them right"], models[row["cost"]].version if row["cost"] in models else ""
+        )
+        for row in on_boards(twice, models)
+        if row["suite"] == _ALL
+    }
+    machines = tuple(sorted({measured.hardware for measured in twice}))
+    path = find_weights(None, "oracle", None).parent / AGREEMENT
+    path.write_text(Agreement(len(twice), machines, utc_now(), of_all).to_json(indent=1) + "\n", encoding="utf-8")
+
+
+class MeasuredCompute:
+    """The exchanges that a simulator predicts of plans whose compute was measured."""
+
+    def __init__(self, simulator: CostModel, tasks: list[Measured]) -> None:
+        self._simulator = simulator
+        self._predictor = Predictor(load_weights(find_weights(None, "judge", None), "judge"))
+        self._measured = {measured.task.digest: measured.costs for measured in tasks}
+
+    def evaluate(self, task: ShardingTask, plans: list[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
+        costs = self._simulator.evaluate(task, plans)
+        priced = [place for place, cost in enumerate(costs) if cost.feasible]
+        known = [self._measured[task.digest][plans[place]].at_pace(1.0) for place in priced]
+        compute_ms = np.array([cost.per_device[:, COMPUTE_COLUMNS] for cost in known])
+        batch = self._predictor.batch(task, [plans[place] for place in priced])
+        loads = np.zeros((len(priced), task.num_devices, LOADS))
+        of_plan = np.repeat(np.arange(len(priced)), batch.counts)
+        np.add.at(loads, (of_plan, batch.devices), self._predictor.loads(batch.shards))
+        exchange = self._predictor.exchange_times(self._predictor.tasks_of(batch), compute_ms, loads)
+        for place, per_device in zip(priced, join_phases(compute_ms, exchange), strict=True):
+            costs[place] = dataclasses.replace(costs[place], per_device=per_device)
+        return costs
+
+
+def gate(tasks: list[Measured], judge: CostModel | MeasuredCompute) -> list[dict[str, Any]]:
     """Return by suite, and of all tasks that were measured twice, how the judge's tau compares with a repeat's.
 
     "ahead" is the mean difference, with an interval of 95 % by a bootstrap over tasks. The judge passes where it is at
@@ -188,6 +220,9 @@ def gate(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
             continue
         again, real = _twice(measured)
         guess = np.array([cost.total_ms for cost in judge.evaluate(measured.task, list(measured.again_ms))])
+        # A plan that the judge refuses, since a table of it has replicas, has no place in its order.
+        priced = np.isfinite(guess)
+        again, real, guess = again[priced], real[priced], guess[priced]
         both = rank_agreement(guess, real, CLOSE)[0], rank_agreement(again, real, CLOSE)[0]
         for suite in (measured.suite, _ALL):
             found[suite].append(both)

@@ -12,7 +12,7 @@ from shardgym.costs.link_model import shipped_model
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.density import Density
 from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
-from shardgym.costs.simulator.oracle import ComputeNet
+from shardgym.costs.simulator.network import ComputeNet
 from shardgym.costs.simulator.weights import Weights, save_weights
 from shardgym.costs.step_parts import AMOUNTS, LINES
 

@@ -209,7 +209,7 @@ def model_summary(name: str) -> str:
             for name, of in found.models.items()
         ]  # fmt: skip
         parts += [
-            f"On the plans of solvers for {found.tasks} measurements of tasks of boards "
+            f"On the plans of solvers for {found.tasks} tasks of boards that were measured twice "
             f"({', '.join(found.hardware)}; `python benchmarks/simulator.py`); close pairs differ by less than "
             f"{_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),

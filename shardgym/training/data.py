@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.simulator.features import Groups, device_parts, device_vectors
-from shardgym.costs.simulator.oracle import scale_of
+from shardgym.costs.simulator.network import scale_of
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError
 from shardgym.training.samples import (

@@ -1,7 +1,4 @@
-"""Fitting a simulator: a network for the oracle, boosted trees for the judge, lines for other parts of a step.
-
-What is known before anything is trained are analytic sums, under networks and trees alike.
-"""
+"""Fitting a simulator: an analytic sum, a network that corrects it, and lines for other parts of a step."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ import torch
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.density import fit_density
 from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
-from shardgym.costs.simulator.oracle import CONTEXTS, ComputeNet, Ops, Params
-from shardgym.costs.simulator.weights import Role, Weights
+from shardgym.costs.simulator.network import CONTEXTS, ComputeNet, Ops, Params
+from shardgym.costs.simulator.weights import ROLES, Role, Weights
 from shardgym.costs.step_parts import AMOUNTS, LINES, OF_OWN_SAMPLES
-from shardgym.training.boosting import boost, fit_priors
 from shardgym.training.data import split
 from shardgym.training.samples import ComputeSamples, StepSamples, joined, ragged
 
@@ -34,7 +30,7 @@ Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """How a network is trained. The judge's trees have settings of their own."""
+    """How a network is trained."""
 
     #: Passes over the training samples.
     epochs: int = 100
@@ -63,7 +59,7 @@ def train_role(
     """Train a simulator; the same samples, settings and seed give the same weights.
 
     Args:
-        role: which architecture.
+        role: whose weights they are; a judge starts from other weights than an oracle.
         hardware: tag of the samples that are predicted: steps, or kernels alone where there are no steps.
         alone: samples of kernels timed alone that the role may learn from.
         steps: likewise of parts of complete steps; with none, the simulator predicts kernels alone.
@@ -77,15 +73,10 @@ def train_role(
     samples = joined([alone, steps.compute])
     context = np.repeat(np.arange(len(CONTEXTS)), [len(alone), len(steps)])
     served = int(len(steps) > 0)
-    curves: dict[str, Any] = {}
-    if role == "judge":
-        params = boost(samples, context, seed)
-        if progress is not None:
-            progress("trees", 1, 1)
-    else:
-        with one_thread():
-            trained, curves = _train_network(samples, context, settings, seed, progress)
-        params = {key: value.detach().double().numpy() for key, value in trained.items()}
+    seed += ROLES.index(role)
+    with one_thread():
+        trained, curves = _train_network(samples, context, settings, seed, progress)
+    params = {key: value.detach().double().numpy() for key, value in trained.items()}
     learned, held_out = split(samples.content, seed)
     vectors = device_vectors(device_parts(samples.shards), Groups(samples.counts))
     weights = Weights(
@@ -168,6 +159,46 @@ def _problem(
     priors = fit_priors(totals, learned.ms, context[train])
     fixed = ComputeNet.fixed_params(shard_features(learned.shards), known, learned.counts, context[train], priors)
     return fixed, loss_of
+
+
+def fit_prior(amounts: Floats, ms: Floats) -> Floats:
+    """Fit an analytic sum: ms = amounts @ weights, relative errors, no negative weight.
+
+    Args:
+        amounts: work of each sample, shape (N, W).
+        ms: what it took, shape (N,).
+
+    Returns:
+        Weights, shape (W,).
+    """
+    from scipy import optimize
+
+    weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
+    if not weights.any():
+        weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))
+    return np.asarray(weights, dtype=np.float64)
+
+
+def fit_priors(totals: Floats, ms: Floats, context: Ints) -> Floats:
+    """Fit an analytic sum with a constant to each column of times in each context.
+
+    Args:
+        totals: work of each sample, shape (N, W).
+        ms: what it took, shape (N, T).
+        context: of each sample, a number in `CONTEXTS`, shape (N,). A context without samples takes those of the other.
+
+    Returns:
+        Weights, shape (2, W + 1, T); the last of a column is the constant, which is never quite 0: a device whose
+        tables are not looked up needs a logarithm, too.
+    """
+    amounts = np.column_stack([totals, np.ones(len(totals))])
+    found = []
+    for number in range(len(CONTEXTS)):
+        here = context == number if (context == number).any() else np.ones(len(context), dtype=np.bool_)
+        weights = np.column_stack([fit_prior(amounts[here], ms[here, column]) for column in range(ms.shape[1])])
+        weights[-1] = np.maximum(weights[-1], 0.05 * np.quantile(ms[here], 0.01, axis=0))
+        found.append(weights)
+    return np.array(found)
 
 
 def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
@@ -293,7 +324,7 @@ def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
 
 
-#: Like `shardgym.costs.simulator.oracle.NUMPY`, over tensors.
+#: Like `shardgym.costs.simulator.network.NUMPY`, over tensors.
 TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, torch.maximum, torch.minimum, _clip, _concat)
 
 

@@ -6,7 +6,6 @@ A card says how good a simulator is on measurements it never saw, against what o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.simulator.features import Groups
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.oracle import ALONE, Networks
-from shardgym.costs.simulator.weights import Role, Weights, load_weights, networks_of, save_weights
+from shardgym.costs.simulator.network import ALONE, NumpyNet
+from shardgym.costs.simulator.weights import Role, Weights, load_weights, network_of, save_weights
 from shardgym.errors import import_extra
 from shardgym.files import make_folder, write_whole
 from shardgym.machine import utc_now, versions
@@ -69,10 +68,10 @@ def _pretrain_role(
     weights = load_weights(path, role, data.hardware)
     errors: dict[str, Any] = {}
     if len(test_steps):
-        errors |= {f"step_{name}": of for name, of in _assess(networks_of(weights), test_steps.compute).items()}
+        errors |= {f"step_{name}": of for name, of in _assess(network_of(weights), test_steps.compute).items()}
         errors |= _assess_lines(weights, test_steps)
     if len(test_alone):
-        errors |= _assess(networks_of(weights, ALONE), test_alone)
+        errors |= _assess(network_of(weights, ALONE), test_alone)
     card = ModelCard(
         role=role,
         hardware=data.hardware,
@@ -100,9 +99,9 @@ def _pretrain_role(
 # --- how good it is ---------------------------------------------------------------------------------------------------
 
 
-def _assess(networks: Networks, samples: ComputeSamples) -> dict[str, Any]:
+def _assess(network: NumpyNet, samples: ComputeSamples) -> dict[str, Any]:
     """Return the scores of forward, backward and total compute."""
-    predicted = _predict_compute(networks, samples)
+    predicted = _predict_compute(network, samples)
     pairs = repeat_pairs(samples)
     return {
         "forward_compute": score(predicted[:, 0], samples.ms[:, 0], pairs),
@@ -117,16 +116,16 @@ def _assess_lines(weights: Weights, steps: StepSamples) -> dict[str, Any]:
     pairs = repeat_pairs(steps.compute)
     other = np.einsum("nla,la->n", step_amounts(steps), weights.lines)
     measured = steps.parts_ms.sum(axis=1)
-    work = other + _predict_compute(networks_of(weights), steps.compute).sum(axis=1)
+    work = other + _predict_compute(network_of(weights), steps.compute).sum(axis=1)
     return {
         "step_other_work": score(other, measured, pairs),
         "step_work": score(work, measured + steps.compute.ms.sum(axis=1), pairs),
     }
 
 
-def _predict_compute(networks: Networks, samples: ComputeSamples) -> Floats:
+def _predict_compute(network: NumpyNet, samples: ComputeSamples) -> Floats:
     """Return forward and backward ms, shape (N, 2)."""
-    return networks.compute(networks.encode(samples.shards), Groups(samples.counts))
+    return network.compute(network.encode(samples.shards), Groups(samples.counts))
 
 
 def score(predicted: Floats, measured: Floats, pairs: tuple[Ints, Ints]) -> dict[str, Any]:
@@ -195,10 +194,10 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
         MissingDependencyError: matplotlib is not installed.
     """
     make_folder(folder / "report")
-    networks = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
+    network = network_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
     alone, steps = at_one_pace(data, card.paces).of("test")
     test = steps.compute if len(steps) else alone
-    predicted = _predict_compute(networks, test)
+    predicted = _predict_compute(network, test)
 
     def scatter(axes: Any) -> None:
         for phase, name in enumerate(("forward", "backward")):
@@ -215,9 +214,8 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
         axes.set(xlabel="epoch", ylabel="loss")
         axes.legend()
 
-    plots: dict[str, Callable[[Any], None]] = {"predicted": scatter} | ({"losses": losses} if card.curves else {})
     paths = []
-    for name, fill in plots.items():
+    for name, fill in (("predicted", scatter), ("losses", losses)):
         # A figure of its own, without touching matplotlib's global state.
         figure: Any = import_extra("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
         fill(figure.subplots())

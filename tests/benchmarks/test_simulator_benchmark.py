@@ -44,16 +44,26 @@ def test_a_perfect_judge_is_as_good_as_a_repeat_and_a_reversed_one_fails(benchma
         assert [value for name, value in row.items() if name not in ("suite", "tasks")] == pytest.approx([1.0] * 6)
     *_, of_all = benchmark.gate(tasks, Known(-1))
     assert (of_all["judge"], of_all["passes"]) == (pytest.approx(-1.0), False)
-    rows = {row["cost"]: row for row in benchmark.on_boards(tasks, {"judge": Known(+1)}, write=False)}  # of all, last
+    rows = {row["cost"]: row for row in benchmark.on_boards(tasks, {"judge": Known(+1)})}  # of all, last
     assert rows["judge"]["tau"] == rows[benchmark.REPEAT]["tau"] == pytest.approx(1.0)
 
 
-def test_the_judge_passes_on_tasks_that_were_measured_twice_and_one_that_leaves_out_waiting_does_not(
+def test_another_run_of_the_boards_is_kept_as_the_second_measurement(benchmark, tmp_path, monkeypatch):
+    """The run is that of the boards themselves, so both measurements are the same."""
+    monkeypatch.setattr(benchmark, "SECOND", tmp_path / "second.csv")
+    benchmark.keep_second(benchmark.LEADERBOARDS)
+    for task in benchmark.measured_tasks():
+        assert task.again_ms == {plan: pytest.approx(cost.total_ms, abs=1e-5) for plan, cost in task.costs.items()}
+
+
+def test_exchanges_pass_on_tasks_that_were_measured_twice_and_those_that_leave_out_waiting_do_not(
     benchmark, monkeypatch
 ):
+    """Compute is as it was measured, so exchanges alone are predicted."""
     tasks = [task for task in benchmark.measured_tasks() if task.again_ms]
     assert len(tasks) >= 20
-    *_, of_all = benchmark.gate(tasks, make_cost("simulator", role="judge"))
+    predicted = benchmark.MeasuredCompute(make_cost("simulator", role="judge"), tasks)
+    *_, of_all = benchmark.gate(tasks, predicted)
     assert of_all["passes"]
 
     def own_link_alone(self, entry_ms):
@@ -61,5 +71,5 @@ def test_the_judge_passes_on_tasks_that_were_measured_twice_and_one_that_leaves_
         return np.where(True if self.takes_place is None else self.takes_place, entry_ms + self.busy_ms, entry_ms)
 
     monkeypatch.setattr(link_model._Transfer, "exit_ms", own_link_alone)
-    *_, of_all = benchmark.gate(tasks, make_cost("simulator", role="judge"))
+    *_, of_all = benchmark.gate(tasks, predicted)
     assert not of_all["passes"]

@@ -67,18 +67,16 @@ FOUND = Agreement(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("right", "begin"), [(0.57, "Screening"), (0.7, "Held against measurements")])
-def test_a_judge_that_misorders_close_plans_makes_a_board_screening(tmp_path, monkeypatch, right, begin):
-    found = dataclasses.replace(FOUND, models=FOUND.models | {"judge": ModelAgreement(0.59, right, "1")})
+@pytest.mark.parametrize(("tau", "begin"), [(0.77, "Screening"), (0.79, "Held against measurements")])
+def test_a_judge_that_orders_plans_worse_than_a_repeat_does_makes_a_board_screening(tmp_path, monkeypatch, tau, begin):
+    found = dataclasses.replace(FOUND, models=FOUND.models | {"judge": ModelAgreement(tau, 0.57, "1")})
     board = board_of(tmp_path, {"one": [1.0]}, judge="simulator")
     assert cautions(board) == []  # nothing ships for this hardware
     monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
-    assert note.startswith(
-        f"{begin}: on the plans of solvers for 51 measurements of tasks of boards (lab), tau of this"
-    )
-    assert f"judge is 0.59, and of pairs that differ by less than 5% it orders {right:.0%} as measured" in note
-    assert "as measured; of another measurement, 0.81 and 76%." in note
+    assert note.startswith(f"{begin}: on the plans of solvers for 51 tasks that were measured twice (lab), tau of this")
+    assert f"judge is {tau}, and of pairs that differ by less than 5% it orders 57% as measured; " in note
+    assert "of another measurement, 0.81 and 76%." in note
     assert ("Differences below 5% say nothing" in note) == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
 

@@ -21,7 +21,7 @@ _TASKS_KEPT = 64
 
 
 class SimulatorCost(CostModel):
-    """Predicts plans with networks that were trained once on measurements. Runs on NumPy alone.
+    """Predicts plans with a network that was trained once on measurements. Runs on NumPy alone.
 
     Weights that were trained on complete steps predict such steps: the work of devices, and exchanges over the task's
     links by the link model of the measured cost (`shardgym.costs.link_model`). Those of kernels alone, as collected on
@@ -35,7 +35,7 @@ class SimulatorCost(CostModel):
     Args:
         weights: a folder written by `shardgym pretrain`, or one of its `.safetensors` files; those that
             ship with the package when None.
-        role: "oracle", or "judge" for the second simulator of another architecture.
+        role: "oracle", or "judge" for the second simulator, which learned from other measurements.
         hardware: tag that the weights must have.
 
     Raises:

@@ -19,9 +19,8 @@ AGREEMENT = "agreement.json"
 REPEAT = "another measurement"
 #: Relative difference of two measured plans below which they are close.
 CLOSE = 0.05
-#: Share of close pairs that a judge has to order as measured. Another measurement of three rounds, on another
-#: processor, orders 60 % so.
-LEAST_RIGHT = 0.7
+#: How far below a second measurement the tau of a judge may be.
+ALLOWANCE = 0.03
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -71,31 +70,31 @@ class ModelAgreement(Record):
 class Agreement(Record):
     """How well models rank plans as measured boards do: what `benchmarks/simulator.py` found."""
 
-    #: Measurements of tasks, of all boards.
+    #: Of measured boards, those that were measured twice.
     tasks: Annotated[Whole, Field(ge=1)]
     #: That the boards are of.
     hardware: tuple[str, ...]
     #: UTC.
     created: str
-    #: By name, "oracle" and "judge" among them; `REPEAT` where boards were measured twice.
+    #: By name, "oracle", "judge" and `REPEAT` among them.
     models: dict[str, ModelAgreement]
     schema: Literal["shardgym.agreement/2"] = "shardgym.agreement/2"
 
     def sentence(self, version: str) -> str | None:
         """Say how far a model of this version can be trusted; None when it was not compared.
 
-        A board is called screening unless the model orders `LEAST_RIGHT` of the close pairs right.
+        A board is called screening when the model's tau is more than `ALLOWANCE` below that of a second measurement.
         """
         for name, found in self.models.items():
             if found.version == version:
+                again = self.models[REPEAT]
                 facts = (
-                    f"on the plans of solvers for {self.tasks} measurements of tasks of boards "
+                    f"on the plans of solvers for {self.tasks} tasks that were measured twice "
                     f"({', '.join(self.hardware)}), tau of this {name} is {found.kendall_tau:.2f}, and of pairs that "
-                    f"differ by less than {CLOSE:.0%} it orders {found.close_right:.0%} as measured"
+                    f"differ by less than {CLOSE:.0%} it orders {found.close_right:.0%} as measured; of {REPEAT}, "
+                    f"{again.kendall_tau:.2f} and {again.close_right:.0%}"
                 )
-                if (again := self.models.get(REPEAT)) is not None:
-                    facts += f"; of {REPEAT}, {again.kendall_tau:.2f} and {again.close_right:.0%}"
-                if found.close_right < LEAST_RIGHT:
+                if found.kendall_tau < again.kendall_tau - ALLOWANCE:
                     return f"Screening: {facts}. Differences below {CLOSE:.0%} say nothing; measured boards lead."
                 return f"Held against measurements: {facts}."
         return None

@@ -1,6 +1,6 @@
 """Predictor: shards are encoded once, added up per device and priced, for any number of tasks and plans in one call.
 
-Devices compute as the networks say, the other work of a step is lines in what they handle (`step_parts.py`), and
+Devices compute as the network says, the other work of a step is lines in what they handle (`step_parts.py`), and
 exchanges are those of a link model. They add up as a complete step does (`shardgym.costs.link_model`). Weights of
 kernels alone have no other work, and exchanges by the task's topology.
 
@@ -24,8 +24,8 @@ from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
-from shardgym.costs.simulator.oracle import Networks, OracleNetwork
-from shardgym.costs.simulator.weights import Weights, networks_of
+from shardgym.costs.simulator.network import ComputeNet
+from shardgym.costs.simulator.weights import Weights, network_of
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError
 from shardgym.tables.row_access import position_matters
@@ -72,7 +72,7 @@ def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:
 
 
 class Predictor(NumberedShards):
-    """Predicts complete plans with the networks of an oracle or a judge.
+    """Predicts complete plans with the network of an oracle or a judge.
 
     Tasks and shards are kept, under numbers, as long as the predictor is.
 
@@ -82,11 +82,11 @@ class Predictor(NumberedShards):
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-        self.networks: Networks = networks_of(weights)
+        self.network = network_of(weights)
         # Not super(): an additive predictor's latents are part of what is encoded, and not kept twice.
         NumberedShards.__init__(
             self,
-            encoded=(self.networks.encoded_shape, np.float64),
+            encoded=((ComputeNet.LATENT,), np.float64),
             device_parts=((DEVICE_PARTS,), np.float64),
             is_range=((), np.bool_),
         )
@@ -119,7 +119,7 @@ class Predictor(NumberedShards):
             key.rows < table.num_embeddings and position_matters(table) for key, table in zip(keys, tables, strict=True)
         ]
         return {
-            "encoded": self.networks.encode(shards),
+            "encoded": self.network.encode(shards),
             "device_parts": device_parts(shards),
             "is_range": np.array(is_range),
         }
@@ -183,7 +183,7 @@ class Predictor(NumberedShards):
         groups = Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
         compute_ms = np.zeros((*shape, 2))
-        compute_ms.reshape(-1, 2)[busy] = self.networks.compute(self._shards["encoded"][shards], groups)
+        compute_ms.reshape(-1, 2)[busy] = self.network.compute(self._shards["encoded"][shards], groups)
         loads = np.zeros((*shape, LOADS))
         loads.reshape(-1, LOADS)[busy] = np.add.reduceat(self.loads(shards), groups.starts, axis=0)
         exchange = self.exchange_times(self.tasks_of(batch), compute_ms, loads)
@@ -203,8 +203,6 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         weights: of an oracle.
     """
 
-    networks: OracleNetwork
-
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, 32)."""
         latents: Floats = self._shards["encoded"][shards]
@@ -213,9 +211,9 @@ class AdditivePredictor(Predictor, AdditiveCosts):
     def predict_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
         if len(sums) <= _DEVICES_AT_ONCE:
-            return self.networks.compute_ms(sums)
+            return self.network.compute_ms(sums)
         firsts = range(0, len(sums), _DEVICES_AT_ONCE)
-        return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
+        return np.concatenate([self.network.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""

@@ -14,8 +14,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.simulator.density import Density
 from shardgym.costs.simulator.features import Groups, Shards
-from shardgym.costs.simulator.judge import JudgeTrees
-from shardgym.costs.simulator.oracle import CONTEXTS, Networks, OracleNetwork, Params
+from shardgym.costs.simulator.network import CONTEXTS, NumpyNet, Params
 from shardgym.errors import InputError, one_line
 from shardgym.files import read_bytes, write_whole
 from shardgym.tables.table import REUSE_BINS
@@ -35,7 +34,7 @@ ROLES: tuple[Role, ...] = ("oracle", "judge")
 class Weights:
     """A trained simulator."""
 
-    #: Oracle and judge have different architectures.
+    #: Oracle and judge learned from measurements of different plans.
     role: Role
     #: Tag of the machine whose times it predicts.
     hardware: str
@@ -44,7 +43,7 @@ class Weights:
     optimizers: tuple[str, ...]
     #: What it predicts, a number in `CONTEXTS`: kernels alone, or parts of complete steps.
     context: int
-    #: Of the network or of the trees.
+    #: Of the network.
     params: Params
     #: Of what devices held in training.
     density: Density
@@ -61,10 +60,9 @@ class Weights:
         return self.digest[:12]
 
 
-def networks_of(weights: Weights, context: int | None = None) -> OracleNetwork | JudgeTrees:
-    """Return what has these weights, for the context that they predict or another one."""
-    kind = JudgeTrees if weights.role == "judge" else OracleNetwork
-    return kind(weights.params, weights.context if context is None else context)
+def network_of(weights: Weights, context: int | None = None) -> NumpyNet:
+    """Return the network with these weights, for the context that they predict or another one."""
+    return NumpyNet(weights.params, weights.context if context is None else context)
 
 
 def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -> Path:
@@ -150,17 +148,17 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
             raise InputError(f"{path}: tensor '{name}' holds numbers that are not finite")
     try:
         weights = _weights_of(header, tensors, digest, str(path))
-        _predict_something(networks_of(weights))
+        _predict_something(network_of(weights))
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise InputError(f"{path}: weights of another version ({one_line(error)}): {_TRAIN}") from None
     return weights
 
 
-def _predict_something(networks: Networks) -> None:
+def _predict_something(network: NumpyNet) -> None:
     """Predict a device, for which every tensor must be there and of its shape."""
     one = np.ones(1)
     shards = Shards(one, 4 * one, one, np.ones((1, REUSE_BINS)) / REUSE_BINS, one, 4 * one, one, one)
-    networks.compute(networks.encode(shards), Groups(np.ones(1, dtype=np.int64)))
+    network.compute(network.encode(shards), Groups(np.ones(1, dtype=np.int64)))
 
 
 def _weights_of(header: dict[str, Any], tensors: dict[str, Any], digest: str, source: str) -> Weights:

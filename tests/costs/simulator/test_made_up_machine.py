@@ -13,10 +13,9 @@ from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, Unifo
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import Groups, shards_of
-from shardgym.costs.simulator.weights import load_weights, networks_of
+from shardgym.costs.simulator.weights import load_weights, network_of
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-pytest.importorskip("sklearn", reason="needs the extra 'data'")
 
 SPACE = {"batch": [256, 4096], "pooling": [0.1, 40], "rows": [10, 10**6], "shards": [1, 12], "width": [4, 128]}
 STATE = {"exact_sgd": 1.0, "rowwise_adagrad": 1.3, "adagrad": 2.0}
@@ -64,7 +63,7 @@ def model(folders):
 
 @pytest.fixture(scope="module", params=["oracle", "judge"])
 def networks(request, model):
-    return networks_of(load_weights(model / f"{request.param}.safetensors", request.param))
+    return network_of(load_weights(model / f"{request.param}.safetensors", request.param))
 
 
 def task_of(*, batch=1024, precision="fp32", optimizer="exact_sgd", devices=2, known_reuse=True, **changes):

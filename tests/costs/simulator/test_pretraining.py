@@ -11,10 +11,9 @@ pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 from shardgym.cli import main
 from shardgym.costs.simulator.features import Groups, shard_features, work
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.weights import load_weights, networks_of
-from shardgym.training.boosting import fit_prior
+from shardgym.costs.simulator.weights import load_weights, network_of
 from shardgym.training.data import load_data
-from shardgym.training.fitting import FitSettings, log_ms_of
+from shardgym.training.fitting import FitSettings, fit_prior, log_ms_of
 from shardgym.training.pretrain import kendall_tau, mape, pretrain, score
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
@@ -76,7 +75,7 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
     inputs = [torch.from_numpy(part) for part in (shard_features(samples.shards), work(samples.shards))]
     tensors = {name: torch.from_numpy(value) for name, value in weights.params.items()}
     for context in (0, 1):
-        networks = networks_of(weights, context)
+        networks = network_of(weights, context)
         served = networks.compute(networks.encode(samples.shards), groups)
         known = torch.full((len(groups), 1), float(context), dtype=torch.float64)
         trained = log_ms_of(tensors, *inputs, groups, known)
@@ -125,7 +124,7 @@ def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
     assert "oracle, trained for made-up" in printed.out
     assert "judge, trained for made-up" in printed.out
     assert f"plots are in {out / 'report'}" in printed.err
-    plots = {"oracle-predicted.png", "judge-predicted.png", "oracle-losses.png"}
+    plots = {f"{role}-{plot}.png" for role in ("oracle", "judge") for plot in ("predicted", "losses")}
     assert {path.name for path in (out / "report").iterdir()} == plots
     assert all(path.stat().st_size > 5000 for path in (out / "report").iterdir())
     assert main(arguments) == 2

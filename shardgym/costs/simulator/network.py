@@ -1,4 +1,4 @@
-"""The oracle's network: compute of a device from added latents.
+"""The network of a simulator: compute of a device from added latents.
 
 Every shard becomes a *latent*: its own forward and backward time, its amounts of work, and what an encoder makes of its
 features. Latents are added up over the shards of a device. A head turns the sum into times: the added times,
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,8 +37,8 @@ Params = dict[str, Array]
 CONTEXTS = ("alone", "step")
 ALONE = 0
 
-#: Power with which analytic times count inside of the training data. On shard sets measured alone, trees under
-#: constraints err by 8.8 % with 1, by 6.6 % with 0.7 and less, and without constraints by 6.1 %.
+#: Power with which analytic times count inside of the training data. On shard sets measured alone, boosted
+#: trees under constraints erred by 8.8 % with 1, by 6.6 % with 0.7 and less, and without constraints by 6.1 %.
 SLOPE = 0.7
 #: Share of the shards on either side that are outside of that range: the range of the others is what corrections have
 #: to bridge.
@@ -272,21 +272,8 @@ def _directions(widths: tuple[int, ...], layer: int) -> Floats:
     return units
 
 
-class Networks(Protocol):
-    """What predicts compute for a role, in NumPy."""
-
-    #: Of one encoded shard.
-    encoded_shape: tuple[int, ...]
-
-    def encode(self, shards: Shards) -> Floats:
-        """Work out what does not depend on what else a device holds, one row per shard, shape (S, ...)."""
-
-    def compute(self, encoded: Floats, groups: Groups) -> Floats:
-        """Return forward and backward ms of G devices from their encoded shards, device after device, shape (G, 2)."""
-
-
-class OracleNetwork:
-    """The oracle's network for one context, see `Networks`; what it encodes are latents.
+class NumpyNet:
+    """What predicts compute, in NumPy: a network for one context.
 
     Args:
         params: of the network, see `Weights`.
@@ -294,16 +281,15 @@ class OracleNetwork:
     """
 
     def __init__(self, params: Params, context: int) -> None:
-        self.encoded_shape: tuple[int, ...] = (ComputeNet.LATENT,)
         self._network = ComputeNet(in_context(params, context))
 
     def encode(self, shards: Shards) -> Floats:
-        """Return latents, shape (S, 32)."""
+        """Return the latents of shards, which do not depend on what else their device holds, shape (S, 32)."""
         latents: Floats = self._network.encode(shard_features(shards), work(shards))
         return latents
 
     def compute(self, encoded: Floats, groups: Groups) -> Floats:
-        """See `Networks`."""
+        """Return forward and backward ms of G devices from latents, device after device, shape (G, 2)."""
         return self.compute_ms(np.add.reduceat(encoded, groups.starts, axis=0))
 
     def compute_ms(self, sums: Floats) -> Floats:

@@ -54,16 +54,13 @@ _TIMEOUT_S = 120.0
 #: memory, and no later task has the same: kept for 394 tasks on 24 GB, 71 tasks had plans that lacked memory.
 TASKS_PER_START = 60
 
-#: Steps of a shard set: untimed ones, and timed ones. Small ones, which read fewer values in a step, get more: 12
-#: instead of 4 took the spread between repeats below 1 ms from 12 to 7 %. Large ones gain nothing, because they differ
-#: from one measurement to the next as a whole.
+#: Steps of a plan or a shard set: untimed and timed ones. Small sets, which read fewer values in a step, get more:
+#: 12 instead of 4 took the spread between repeats below 1 ms from 12 to 7 %. Large ones gain nothing, because they
+#: differ from one measurement to the next as a whole.
 _WARMUPS = 1
 _ITERATIONS = 3
 _SMALL_ITERATIONS = 9
 _SMALL_VALUES = 1_000_000
-#: Likewise of a plan.
-_PLAN_WARMUPS = 1
-_PLAN_ITERATIONS = 3
 
 #: Parts of a step that are kept: exchanges are not timed, and plans have neither row shards nor replicas.
 WORK = ("forward", "backward", *STEP_PARTS)
@@ -140,19 +137,17 @@ def collect(
     wanted = [s for s in wanted if s.kind == "compute" or num_devices(seed, s.role, s.number) <= most]
     if steps and most < max(DEVICES):
         notices.append(f"tasks of more than {most} devices were left out: this machine runs up to {most} processes")
-    folder = Path(out)
     with ExitStack() as stack:
-        stack.enter_context(only_writer(folder))
+        stack.enter_context(only_writer(Path(out)))
         measuring = stack.enter_context(_Measuring(device, space, seed))
         settings = {"device": device, "space": space.to_dict(), "seed": seed}
         info = DataInfo(measuring.hardware, versions(), settings, utc_now())
-        log = _Log(folder, info)
+        log = _Log(Path(out), info)
         if log.dropped:
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
         missing = [sample for sample in wanted if str(sample) not in log.rows]
-        bar = stack.enter_context(
-            progress_bar(shown=progress, total=len(wanted), initial=len(wanted) - len(missing), unit="sample")
-        )
+        bar = progress_bar(shown=progress, total=len(wanted), initial=len(wanted) - len(missing), unit="sample")
+        stack.enter_context(bar)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         for number in random_of(seed, "order").permutation(len(missing)):
             if time.monotonic() >= deadline:
@@ -287,8 +282,8 @@ class _Measuring:
             group,
             {n: StepPlan(plan) for n, plan in enumerate(plans)},
             rounds=1,
-            warmups=_PLAN_WARMUPS,
-            iterations=_PLAN_ITERATIONS,
+            warmups=_WARMUPS,
+            iterations=_ITERATIONS,
             first_batch=0,
             seed=self._seed + sample.number,
             rng=self._rng,
@@ -334,16 +329,15 @@ def _step_rows(sample: Sample, number: int, plan: Plan, pace: float, times: Floa
 
 def _common(sample: Sample, held: ShardSet, times: Floats) -> dict[str, Any]:
     """Return the columns of all rows: what a device holds, and its forward and backward times, (steps, 2)."""
-    shards = held.shards
     columns = {
         "batch_size": held.batch_size,
         "precision": held.precision,
         "optimizer": held.optimizer,
-        "num_embeddings": [s.num_rows for s in shards],
-        "embedding_dim": [s.width for s in shards],
-        "pooling_factor": [s.ids_per_sample for s in shards],
-        "reuse_histogram": [list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in shards],
-        "table_name": [s.table.name for s in shards],
+        "num_embeddings": [s.num_rows for s in held.shards],
+        "embedding_dim": [s.width for s in held.shards],
+        "pooling_factor": [s.ids_per_sample for s in held.shards],
+        "reuse_histogram": [list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in held.shards],
+        "table_name": [s.table.name for s in held.shards],
     }
     total = times.sum(axis=1)
     error = float(total.std(ddof=1) / np.sqrt(len(total)) / total.mean()) if len(total) > 1 else 0.0

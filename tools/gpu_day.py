@@ -16,7 +16,8 @@ goes on, and copies what was measured to OUT, six files, whenever there is more 
 - memory: peaks of complete steps, and what `StepMemory` expects
 
 Each works in a process of its own until its deadline, and writes what it has at once. A stage that fails or has to be
-killed does not end the others. Exit code 1 where something is left. docs/machine.md says what becomes of OUT.
+killed does not end the others; the next run ends with those that a deadline ended. Exit code 1 where something is left.
+docs/machine.md says what becomes of OUT.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def main() -> int:
     for folder in (given.work, given.out):
         folder.mkdir(parents=True, exist_ok=True)
     state = read_state(given.work)
-    for name in STAGES:
+    # What its deadline ended goes on when all others have had their turn.
+    for name in sorted(STAGES, key=lambda name: state.get(name, {}).get("ended") == "part"):
         left_s = min(deadlines[name], end_s - time.monotonic() - GRACE_S)
         if left_s > 0 and (name not in state or state[name]["ended"] != "done"):
             state[name] = run_stage(name, left_s, given.work, given.out)

@@ -113,9 +113,9 @@ def test_stages_that_fail_hang_or_die_do_not_end_the_others(day, tmp_path):
 
 def test_the_next_run_does_what_is_left(day, tmp_path):
     leaving_out = ("--seconds", "hangs=0", "--seconds", "dies=0")
-    day(*leaving_out)
+    day(*leaving_out, "--seconds", "last=0")
     code, told, files = day(*leaving_out)
-    assert ran(tmp_path) == ["fails", "goes_on", "last", "fails", "goes_on"]
+    assert ran(tmp_path) == ["fails", "goes_on", "fails", "last", "goes_on"]  # what has had its turn is last
     assert code == 1
     assert "goes_on: done" in told
     assert files["kernels.csv"].read_text() == "a time\n" * 2

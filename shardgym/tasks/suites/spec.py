@@ -51,8 +51,8 @@ class Track(Record):
     oracle: CostField  #: what solvers may query
 
 
-#: The track that needs no hardware. Its judge is the second simulator, which has another architecture and
-#: was trained on measurements that the first never saw.
+#: The track that needs no hardware. Its judge is the second simulator, trained on measurements that the
+#: first never saw.
 SIMULATED = Track(CostChoice("simulator", {"role": "judge"}), CostChoice("simulator"))
 
 

@@ -55,7 +55,7 @@ def models() -> dict[str, Model]:
     """Return the models by name."""
     deep = tuple(EmbeddingTable(f"deep.{name}", rows, 16) for name, rows in _DIN.items())
     clicks = tuple(
-        EmbeddingTable(f"seq.{name}", _DIN[name], 16, pooling_factor=51.0, num_features=2, pooling="none")
+        EmbeddingTable(f"seq.{name}_clicks", _DIN[name], 16, pooling_factor=51.0, num_features=2, pooling="none")
         for name in _CLICKS
     )
     v4 = load_suite("dlrm-v4")[0]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.types import ShardedModule
+
+from shardgym.costs.plan_cost import PHASES
 
 #: Passes of which the median counts.
 _PASSES = 3
+#: Of the phases, the exchange of gradients.
+_BACK = PHASES.index("backward_comm")
 
 T = TypeVar("T")
 
@@ -66,9 +71,19 @@ def phases_ms(calls: Sequence[Call], device: torch.device) -> list[float]:
     """Return what calls take, phase by phase, in the order of `PHASES`; all ranks begin each phase together.
 
     So nobody waits for others that compute longer, as they do in a step. It trains the collections as steps do, with
-    gradients of 1. The exchanges include what ranks do with outputs before and after: they join and permute them.
+    gradients of 1. The exchanges include what ranks do with outputs before and after: they join and permute them. What
+    the backward pass takes longer where tables on all ranks exchange their gradients counts with the exchanges, too.
     """
-    return [float(ms) for ms in np.median([_pass(calls, device) for _ in range(_PASSES)], axis=0)]
+    copies = [m for call in calls for m in call.collection.modules() if isinstance(m, DistributedDataParallel)]
+    passes = []
+    for _ in range(_PASSES):
+        with ExitStack() as without_exchange:
+            for module in copies:
+                without_exchange.enter_context(module.no_sync())
+            passes.append(_pass(calls, device))
+        if copies:
+            passes[-1][_BACK] += max(0.0, _pass(calls, device)[-1] - passes[-1][-1])
+    return [float(ms) for ms in np.median(passes, axis=0)]
 
 
 def _pass(calls: Sequence[Call], device: torch.device) -> list[float]:

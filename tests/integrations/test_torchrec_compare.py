@@ -22,14 +22,16 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torchrec_toys import MARKS, Toy, topology
 
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds
 from shardgym.cli import main
 from shardgym.tables.table import RangeIds, RecordedIds
-from shardgym.torchrec import comparing, model_from_task, save, task_from_model, to_torchrec
+from shardgym.torchrec import comparing, model_from_task, phases, save, task_from_model, to_torchrec
 from shardgym.torchrec.comparing import MIN_ROUNDS, Comparison, mean_ratio, measure
 from shardgym.torchrec.contenders import Contender, find_contenders, plan_with_fewer_rows, with_fewer_rows
+from shardgym.torchrec.phases import Call
 from shardgym.torchrec.ranks import World
 from shardgym.torchrec.real_steps import Job, TurnOfRank
 
@@ -417,6 +419,25 @@ def test_it_ends_within_a_round_when_time_is_over_and_then_plans_may_not_be_told
     assert (result.ended, kept) == ("minutes", [1, 2, 3, 4, 5, 5])
     check_result(result, 2, 5)
     assert result.sentence().startswith("'odd' and 'even' are not told apart: the ratio of their steps is ")
+
+
+class Copied(DistributedDataParallel):
+    """What trains tables on all ranks, without a group."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.require_backward_grad_sync = True
+
+
+def test_exchanging_gradients_of_copies_is_no_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = Copied()
+
+    def taken(calls: list[Call], device: torch.device) -> list[float]:
+        return [1.0, 2.0, 3.0, 4.0, 9.0 if copied.require_backward_grad_sync else 5.0]
+
+    monkeypatch.setattr(phases, "_pass", taken)
+    call: Any = Call(SimpleNamespace(modules=lambda: [copied]), (), {})
+    assert phases.phases_ms([call], torch.device("cpu")) == [1.0, 2.0, 3.0, 8.0, 5.0]
 
 
 def test_an_interval_is_that_of_students_t_of_the_logarithms() -> None:

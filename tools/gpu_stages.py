@@ -332,7 +332,7 @@ def again(day: Day) -> Outcome:
     if both := sorted(first.keys() & second.keys()):
         off = statistics.median(abs(second[key] / first[key] - 1) for key in both)
         told += f"; plans take {off:.1%} more or less the second time (median of {len(both)})"
-    return not missing and done == tasks, told
+    return not missing and done == tasks and bool(both), told
 
 
 def _totals(folder: Path) -> dict[Any, float]:

@@ -287,8 +287,12 @@ def test_a_survey_grows_by_turns_until_its_deadline(stages, a_day, monkeypatch):
     assert stages.survey(a_day._replace(end_s=0.0)) == (False, "100 samples, 6000 at most")
     assert asked == []
     monkeypatch.setattr(stages, "_evaluate", lambda day, folder, tasks: tasks)
-    assert stages.again(a_day) == (True, "0 samples are left, and 0 of 1 tasks")
-    assert asked == [(10, 1.0, "cuda")]
+    assert stages.again(a_day) == (False, "0 samples are left, and 0 of 1 tasks")  # there are no plans yet
+    totals = iter([{(n, "lpt", 0): 10.0 for n in range(20)}, {(0, "lpt", 0): 11.0, (1, "lpt", 0): 10.5}])
+    monkeypatch.setattr(stages, "_totals", lambda folder: next(totals))
+    told = "0 samples are left, and 0 of 2 tasks; plans take 7.5% more or less the second time (median of 2)"
+    assert stages.again(a_day) == (True, told)
+    assert asked == [(10, 1.0, "cuda"), (1, 1.0, "cuda")]  # a tenth of a hundred, then of the ten that there are
 
 
 def test_plans_are_measured_task_by_task_until_the_deadline(stages, a_day, monkeypatch):

@@ -134,7 +134,7 @@ class PlainSearch:
         if piece not in self.features:
             rows = self.task.table(piece.table).num_embeddings
             shards = shards_of(self.task, [ShardKey(piece.table, rows, piece.columns)])
-            self.features[piece] = self.predictor.networks.encode(shards)
+            self.features[piece] = self.predictor.network.encode(shards)
         return self.features[piece]
 
     def total_ms(self, devices: list[list[Piece]]) -> float:

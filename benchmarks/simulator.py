@@ -83,7 +83,7 @@ def main() -> None:
     tables = {
         "agreement": on_boards(tasks, models),
         "gate": gate(tasks, models["judge"]),
-        "gate, compute as measured": gate(tasks, MeasuredCompute(models["judge"], tasks)),
+        "gate, compute as measured": gate(tasks, MeasuredCompute(tasks)),
         "levels": levels(tasks, models["judge"]),
     }
     if options.write:
@@ -98,10 +98,8 @@ def main() -> None:
 def measured_tasks() -> list[Measured]:
     """Return the tasks of all boards of today's measured cost."""
     again: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-    if SECOND.exists():
-        with SECOND.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                again[row["suite"], int(row["task"])][row["plan"]] = float(row["total_ms"])
+    for row in _second_rows():
+        again[row["suite"], int(row["task"])][row["plan"]] = float(row["total_ms"])
     found = []
     for board in load_boards([LEADERBOARDS]):
         if (board.run.judge, board.run.judge_version) != ("fbgemm", FbgemmCost.version):
@@ -116,8 +114,8 @@ def measured_tasks() -> list[Measured]:
 
 
 def keep_second(folder: Path) -> None:
-    """Keep the totals of all plans of the measured boards in a folder."""
-    rows = [
+    """Keep the totals of all plans of the measured boards in a folder; those of other suites stay."""
+    rows: list[dict[str, Any]] = [
         {"suite": board.run.suite, "task": number, "plan": plan.digest}
         | {"total_ms": f"{cost.total_ms:.5f}", "pace": f"{cost.pace:.4f}"}
         for board in load_boards([folder])
@@ -125,10 +123,19 @@ def keep_second(folder: Path) -> None:
         for number, costs in sorted(costs_of_plans(board).items())
         for plan, cost in costs.items()
     ]
+    suites = {row["suite"] for row in rows}
+    rows += [row for row in _second_rows() if row["suite"] not in suites]
     with SECOND.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _second_rows() -> list[dict[str, str]]:
+    if not SECOND.exists():
+        return []
+    with SECOND.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def on_boards(tasks: list[Measured], models: Mapping[str, CostModel]) -> list[dict[str, Any]]:
@@ -185,16 +192,16 @@ def keep(tasks: list[Measured], models: Mapping[str, CostModel]) -> None:
 
 
 class MeasuredCompute:
-    """The exchanges that a simulator predicts of plans whose compute was measured."""
+    """The exchanges that the judge predicts of plans whose compute was measured."""
 
-    def __init__(self, simulator: CostModel, tasks: list[Measured]) -> None:
-        self._simulator = simulator
+    def __init__(self, tasks: list[Measured]) -> None:
+        self._judge = make_cost("simulator", role="judge")
         self._predictor = Predictor(load_weights(find_weights(None, "judge", None), "judge"))
         self._measured = {measured.task.digest: measured.costs for measured in tasks}
 
     def evaluate(self, task: ShardingTask, plans: list[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
-        costs = self._simulator.evaluate(task, plans)
+        costs = self._judge.evaluate(task, plans)
         priced = [place for place, cost in enumerate(costs) if cost.feasible]
         known = [self._measured[task.digest][plans[place]].at_pace(1.0) for place in priced]
         compute_ms = np.array([cost.per_device[:, COMPUTE_COLUMNS] for cost in known])

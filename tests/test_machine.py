@@ -114,7 +114,7 @@ def test_a_processors_tag_names_its_generation_and_the_instructions_that_choose_
 
 
 def test_the_peak_of_memory_is_that_since_it_was_forgotten():
-    """In a process of its own: one that has freed much gets memory that is counted already."""
+    """In a process of its own, from which nothing else takes memory away meanwhile."""
     code = """
 from shardgym import machine
 for _ in range(2):

@@ -14,7 +14,7 @@ The solver asks the oracle of the suite, its judge says what steps take. Moves t
 training paused and nothing else (`shardgym.plans.migration`); what checkpoints, compiling and warming caches take is
 not counted. Printed are, as means over drifts: milliseconds of a step, bytes that move in all changes together and
 those of them that cross network cards, and the time of all steps and moves relative to `keep`.
-With --page, the table goes into docs/solvers.md.
+With --page, the table goes into benchmarks/README.md.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from shardgym.evaluation.solver import Solver, warm_up
 from shardgym.plans.migration import migration, rebound
 from shardgym.tasks.topology import GIB
 
-PAGE = Path(__file__).parents[1] / "docs" / "solvers.md"
+PAGE = Path(__file__).with_name("README.md")
 #: Steps between changes.
 INTERVALS = (100, 1000, 10000)
 

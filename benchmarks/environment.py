@@ -1,7 +1,7 @@
 """Steps per second of the native vector environments as people train with them, random legal actions.
 
     python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline]
-        [--pool-tasks N] [--envs 64,1024,4096] [--json] [--page docs/environments.md]
+        [--pool-tasks N] [--envs 64,1024,4096] [--json] [--page benchmarks/README.md]
 
 Tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
 observations timed: every step prices devices and the placement, and the last one the plan. Infos hold no plans, as

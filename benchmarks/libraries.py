@@ -1,6 +1,6 @@
 """Libraries of reinforcement learning on native environments: steps per second of training, and what they reach.
 
-    python benchmarks/libraries.py [--examples rllib_ppo] [--out results/libraries] [--page docs/environments.md]
+    python benchmarks/libraries.py [--examples rllib_ppo] [--out results/libraries] [--page benchmarks/README.md]
 
 Every script in examples/ trains ColumnWise in a process of its own, for two minutes of processor time, with
 the same network, tasks and rewards, and solves dlrm4-v2 by the simulator. Steps are those of the environments over the

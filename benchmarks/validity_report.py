@@ -1,9 +1,8 @@
 """What a validity study says: how costs agree with real steps, over its tasks. `benchmarks/validity.py` measures.
 
-Tables of means over tasks, with intervals of 95 % from six tasks on (`mean_interval` of the boards): one against our
-own real steps, one against TorchRec's where these were taken. Costs that predict are priced
-anew; measured ones are read. The two halves of the real steps agree with each other only so well, which is the limit of
-what any cost can reach with one half of them. Not a script.
+Tables of means over tasks, with intervals of 95 % as on boards. Costs that predict are priced anew; measured ones are
+read. The two halves of the real steps agree with each other only so well, which is
+the limit of what any cost can reach with one half of them. Not a script.
 """
 
 import itertools
@@ -11,13 +10,12 @@ import json
 import lzma
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import kendalltau
-from tabulate import tabulate
 
-from shardgym import PlanCost, ShardingPlan, ShardingTask, make_cost
+from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
 from shardgym.files import write_whole
 from shardgym.leaderboard.statistics import mean_interval
@@ -27,34 +25,8 @@ PASSES = 2
 CLOSE = 0.05
 #: Ends the names of a study's files.
 ENDING = ".json.xz"
-#: Our own real step, and TorchRec's.
-REAL, TORCHREC = "real", "torchrec"
 #: Columns of the tables of means.
 _MEANS = ("tau", "tau_half", "behind", "close", "regret", "slope", "level")
-
-
-class MeasuredTask(NamedTuple):
-    """A task of a study whose two passes are complete."""
-
-    task: ShardingTask
-    ms: dict[str, Floats]  #: of every plan in both passes, shape (2, plans), by what was measured
-
-
-def print_report(out: Path, *, as_json: bool) -> None:
-    """Print the tables of a folder, or all of them as JSON."""
-    tasks = [found for path in sorted(out.glob(f"*{ENDING}")) if (found := read(path))]
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for devices in sorted({found.task.num_devices for found in tasks}):
-        of_devices = [found for found in tasks if found.task.num_devices == devices]
-        for truth in (REAL, TORCHREC):
-            if with_truth := [found for found in of_devices if truth in found.ms]:
-                tables[f"{devices} devices, against {truth} steps"] = by_cost(with_truth, truth)
-    if as_json:
-        print(json.dumps(tables, indent=1))
-        return
-    for title, rows in tables.items():
-        shown = [{key: _text(value) for key, value in row.items()} for row in rows]
-        print(f"{title}:\n\n{tabulate(shown, headers='keys', tablefmt='github', disable_numparse=True)}\n")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -68,29 +40,35 @@ def save(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, lzma.compress(json.dumps(content).encode()))
 
 
-def read(path: Path) -> MeasuredTask | None:
-    """Return a task with what was measured and with the costs of today's models; None while a part is missing."""
-    content = load(path)
-    done: dict[str, Any] = content["done"]
-    launches = sum(unit.startswith(f"{REAL}/") for unit in done)
+def tables_of(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables of a folder by their titles, one for each number of devices."""
+    tasks: dict[int, list[dict[str, Floats]]] = {}
+    for path in sorted(out.glob(f"*{ENDING}")):
+        content = load(path)
+        ms = measured(content["done"])
+        if ms:
+            task = ShardingTask.from_dict(content["task"])
+            ms |= predicted(task, [ShardingPlan.from_dict(plan) for plan in content["plans"]])
+            tasks.setdefault(task.num_devices, []).append(ms)
+    return {f"{devices} devices, {len(found)} tasks": by_cost(found) for devices, found in sorted(tasks.items())}
+
+
+def measured(done: dict[str, list[float]]) -> dict[str, Floats]:
+    """Return the ms of all plans in both passes, shape (2, plans), by what was measured; {} while a part is missing."""
+    launches = sum(unit.startswith("real/") for unit in done)
     if launches < PASSES or launches % PASSES or any(f"fbgemm/{n}" not in done for n in range(PASSES)):
-        return None
-    task = ShardingTask.from_dict(content["task"])
-    plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
-    real = np.array([done[f"{REAL}/{n}"] for n in range(launches)])
-    ms: dict[str, Floats] = {REAL: real.reshape(PASSES, launches // PASSES, -1).mean(axis=1)}
-    if all(f"{TORCHREC}/{n}" in done for n in range(PASSES)):
-        ms[TORCHREC] = np.array([done[f"{TORCHREC}/{n}"] for n in range(PASSES)])
-    measured = [[PlanCost.from_dict(cost) for cost in done[f"fbgemm/{n}"]] for n in range(PASSES)]
-    ms["fbgemm"] = np.array([[cost.total_ms for cost in half] for half in measured])
-    ms |= predicted(task, plans)
-    return MeasuredTask(task, ms)
+        return {}
+    real = np.array([done[f"real/{n}"] for n in range(launches)])
+    return {
+        "real": real.reshape(PASSES, launches // PASSES, -1).mean(axis=1),
+        "fbgemm": np.array([done[f"fbgemm/{n}"] for n in range(PASSES)]),
+    }
 
 
 def predicted(task: ShardingTask, plans: Sequence[ShardingPlan]) -> dict[str, Floats]:
-    """Return the ms of every plan by cost models, which say the same in both passes: (2, plans) each."""
+    """Return the ms of every plan by cost models, which say the same in both passes: (2, plans), NaN where refused."""
     per_ms = task.topology.intra_bandwidth / 1000
-    rating = {"compute_device": "cpu", "intra_host_bw": per_ms, "inter_host_bw": per_ms}
+    rating = {"compute_device": "cpu", "intra_host_bw": per_ms, "inter_host_bw": per_ms}  # otherwise those of GPUs
     models: dict[str, tuple[str, dict[str, Any]]] = {
         "simulator": ("simulator", {}),
         "simulator, judge": ("simulator", {"role": "judge"}),
@@ -98,31 +76,32 @@ def predicted(task: ShardingTask, plans: Sequence[ShardingPlan]) -> dict[str, Fl
         "torchrec_rating": ("torchrec_rating", rating),
     }
     costs = {name: make_cost(model, **settings).evaluate(task, plans) for name, (model, settings) in models.items()}
-    return {name: np.tile([cost.total_ms for cost in of_plans], (PASSES, 1)) for name, of_plans in costs.items()}
+    ms = {name: [c.total_ms if c.feasible else np.nan for c in of_plans] for name, of_plans in costs.items()}
+    return {name: np.tile(of_plans, (PASSES, 1)) for name, of_plans in ms.items()}
 
 
-def by_cost(tasks: Sequence[MeasuredTask], truth: str) -> list[dict[str, Any]]:
-    """Return a row per cost: means over tasks against real steps, `truth` first, with intervals where there are any.
+def by_cost(tasks: Sequence[dict[str, Floats]]) -> list[dict[str, Any]]:
+    """Return a row per cost, the real step first: means over tasks, and an interval of "behind" from six tasks on.
 
-    Columns are those of `agreement`, and "behind": by how much `tau_half` is below that of the step itself.
+    Columns are those of `agreement` over the plans that a cost knows, and "behind": by how much `tau_half` is below
+    that of the step itself.
     """
-    names = [truth, *(name for name in tasks[0].ms if name not in (REAL, TORCHREC))]
-    if truth == TORCHREC:
-        names.insert(1, REAL)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for of_task in tasks:
-        real = of_task.ms[truth]
-        limit = agreement(real, real)["tau_half"]
-        for name in names:
-            row = agreement(of_task.ms[name], real)
-            found[name].append({**row, "behind": limit - row["tau_half"]})
     rows = []
-    for name, of_tasks in found.items():
-        row: dict[str, Any] = {"cost": name, "tasks": len(tasks)}
+    for name in tasks[0]:
+        of_tasks = []
+        for ms in tasks:
+            known = np.isfinite(ms[name]).all(axis=0)
+            real = ms["real"][:, known]
+            found = agreement(ms[name][:, known], real)
+            of_tasks.append(found | {"behind": agreement(real, real)["tau_half"] - found["tau_half"]})
+        row: dict[str, Any] = {"cost": name}
         for key in _MEANS:
             values = np.array([of_task[key] for of_task in of_tasks])
             values = values[np.isfinite(values)]
-            row[key] = [float(values.mean()), *(mean_interval(values) or ())] if len(values) else None
+            row[key] = float(values.mean()) if len(values) else None
+        interval = mean_interval(np.array([of_task["behind"] for of_task in of_tasks]))
+        if interval is not None:
+            row |= {"behind, from": interval.low, "to": interval.high}
         rows.append(row)
     return rows
 
@@ -186,13 +165,3 @@ def slope(own: Floats, real: Floats) -> float:
     """Return the least-squares slope of relative costs over relative real times."""
     relative = real / real.mean() - 1
     return float((own / own.mean() - 1) @ relative / (relative @ relative)) if relative.any() else 0.0
-
-
-def _text(value: Any) -> Any:
-    """Return a number as text; a list as a mean with its interval, or as a range."""
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    if not isinstance(value, list):
-        return value
-    first, *ends = [f"{number:.2f}" for number in value]
-    return f"{first} [{', '.join(ends)}]" if ends else first

@@ -120,7 +120,7 @@ def by_kinds() -> Iterator[DifferenceError]:
         groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
         columns: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for row in rows:
-            both = mean(row, cost), mean(row, "wall")
+            both = mean(row, cost), mean(row, "real")
             if math.isfinite(both[0]):
                 groups[row["ranks"]].append(both)
                 if row["kind"] in BY_COLUMNS:

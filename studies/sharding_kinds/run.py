@@ -2,20 +2,19 @@
 
     sudo python studies/sharding_kinds/run.py --out DIR
 
-A small DLRM trains with plans of every type and mixes of them, see `benchmarks/torchrec_step.py`; `fbgemm` measures the
+Ten tables train with plans of every type and mixes of them, see `benchmarks/torchrec_step.py`; `fbgemm` measures the
 same plans between the same links. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The
 agreement of the two halves of the real step is the limit of what any cost can reach.
 
-DIR/result.csv has a row per number of ranks and plan, "wall" being the slowest rank's time; what is printed per cost is
-made of it. DIR/versions.json has the versions of the costs. --report measures nothing, and makes the columns of costs
-that predict anew.
+DIR/result.csv has a row per number of ranks and plan; what is printed per cost is made of it. DIR/versions.json has the
+versions of the costs. --report measures nothing, and makes the columns of costs that predict anew.
 """
 
 import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import numpy as np
 from tabulate import tabulate
-from torchrec_step import HOST, real_ms
-from validity_report import agreement
+from validity import fbgemm_ms, real_ms
+from validity_report import PASSES, by_cost, predicted
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.arrays import Floats
 from shardgym.costs.fbgemm import namespaces
 from shardgym.tables.table import ZipfIds
 
@@ -38,12 +36,12 @@ TABLES = (
 )  # fmt: skip
 #: The first so many tables are the large ones, the last so many the small ones.
 LARGE, SMALL = 3, 4
-PASSES = 2
-#: Mbit/s of links by number of ranks; samples of all ranks; rounds of a launch of TorchRec, and timed steps of a round.
+#: Ranks of a host.
+HOST = 2
+#: Mbit/s of links by number of ranks; samples of all ranks.
 LINKS = {2: 1000, 4: 500}
 BATCH = 8192
-ROUNDS, STEPS = 2, 3
-#: What stands beside `fbgemm`; TorchRec's planner is told the rate of the links.
+#: What stands beside `fbgemm`.
 MODELS = ("simulator", "roofline", "torchrec_rating")
 
 
@@ -151,32 +149,8 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
     return found
 
 
-def fbgemm_ms(task: ShardingTask, plans: list[ShardingPlan], seed: int) -> dict[str, list[float]]:
-    """Return the ms of each plan by `fbgemm`, and those of its work alone, by new processes."""
-    with make_cost("fbgemm", rounds=2, warmups=1, iterations=2, seed=seed, comm="measured") as cost:
-        costs = cost.evaluate(task, plans)
-    for of_plan in costs:
-        if of_plan.reason is not None:
-            raise SystemExit(of_plan.reason)
-    work = [of_plan.per_device[:, [1, 4]].sum(axis=1).max() for of_plan in costs]
-    return {"fbgemm": [of_plan.total_ms for of_plan in costs], "fbgemm, compute": work}
-
-
-def predicted_ms(task: ShardingTask, plans: list[ShardingPlan]) -> Iterator[tuple[str, list[float]]]:
-    """Yield `MODELS` and the ms of each plan, NaN where a model says that it does not know the plan."""
-    per_ms = task.topology.intra_bandwidth / 1000
-    links = {"intra_host_bw": per_ms, "inter_host_bw": per_ms}  # otherwise those of GPUs
-    settings: list[dict[str, Any]] = [{}, {}, {"compute_device": "cpu", **links}]
-    for name, of_model in zip(MODELS, settings, strict=True):
-        costs = make_cost(name, **of_model).evaluate(task, plans)
-        refused = sorted({of_plan.reason for of_plan in costs if of_plan.reason is not None})
-        for reason in refused:
-            print(f"{name}: {reason}", file=sys.stderr)
-        yield name, [np.nan if of_plan.reason is not None else of_plan.total_ms for of_plan in costs]
-
-
 def measure(task: ShardingTask) -> list[dict[str, Any]]:
-    """Return a row per plan: both passes of the real step without its dense part, and of every cost."""
+    """Return a row per plan: both passes of the real step and of `fbgemm`."""
     named = make_plans(task)
     plans = list(named.values())
     rows: list[dict[str, Any]] = [
@@ -184,38 +158,11 @@ def measure(task: ShardingTask) -> list[dict[str, Any]]:
         for (kind, name), plan in named.items()
     ]
     for turn in range(PASSES):
-        wall = real_ms(task, plans, ROUNDS, STEPS, turn)
-        found = {"wall": wall[:-1] - wall[-1], "dense wall": [wall[-1]] * len(plans), **fbgemm_ms(task, plans, turn)}
-        for what, values in found.items():
-            for row, value in zip(rows, values, strict=True):
-                row[f"{what}/{turn}"] = float(value)
+        of_fbgemm = fbgemm_ms(task, plans, turn, rounds=2, warmups=1, iterations=2)
+        for row, real, ms in zip(rows, real_ms(task, plans, turn), of_fbgemm, strict=True):
+            row |= {f"real/{turn}": real, f"fbgemm/{turn}": ms}
         print(f"{task.num_devices} ranks, pass {turn + 1} of {PASSES}", file=sys.stderr, flush=True)
     return rows
-
-
-def add_predictions(rows: list[dict[str, Any]], task: ShardingTask) -> None:
-    """Price the plans of a task's rows by the models of today, which makes their columns anew."""
-    plans = make_plans(task)
-    for what, values in predicted_ms(task, [plans[row["kind"], row["plan"]] for row in rows]):
-        for row, value in zip(rows, values, strict=True):
-            row.update({f"{what}/{turn}": float(value) for turn in range(PASSES)})
-
-
-def halves(rows: list[dict[str, Any]], what: str) -> Floats:
-    """Return the ms of plans in both passes, shape (2, plans)."""
-    return np.array([[float(row[f"{what}/{turn}"]) for row in rows] for turn in range(PASSES)])
-
-
-def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per cost: how it agrees with real steps, over the plans that it knows."""
-    found = []
-    for cost in ("wall", "fbgemm", "fbgemm, compute", *MODELS):
-        own, real = halves(rows, cost), halves(rows, "wall")
-        known = np.isfinite(own).all(axis=0)
-        name = "the real step" if cost == "wall" else cost
-        row = {"ranks": rows[0]["ranks"], "cost": name, "plans": int(known.sum())}
-        found.append(row | (agreement(own[:, known], real[:, known]) if known.sum() > 1 else {}))
-    return found
 
 
 def main() -> None:
@@ -235,10 +182,17 @@ def main() -> None:
         if reason := namespaces.why_not():
             parser.error(reason)
         rows = [row for task in tasks.values() for row in measure(task)]
-    groups = [[row for row in rows if int(row["ranks"]) == ranks] for ranks in tasks]
-    for group, task in zip(groups, tasks.values(), strict=True):
-        add_predictions(group, task)
-    given.out.mkdir(parents=True, exist_ok=True)
+    for ranks, task in tasks.items():
+        group = [row for row in rows if int(row["ranks"]) == ranks]
+        plans = make_plans(task)
+        ms = predicted(task, [plans[row["kind"], row["plan"]] for row in group])
+        for row, values in zip(group, zip(*(ms[name][0] for name in MODELS), strict=True), strict=True):
+            row |= {f"{name}/{turn}": v for name, v in zip(MODELS, values, strict=True) for turn in range(PASSES)}
+        ms = {
+            name: np.array([[float(row[f"{name}/{turn}"]) for row in group] for turn in range(PASSES)])
+            for name in ("real", "fbgemm", *MODELS)
+        }
+        print(f"{ranks} ranks\n\n{tabulate(by_cost([ms]), headers='keys', floatfmt='.2f', tablefmt='github')}\n")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
@@ -246,8 +200,6 @@ def main() -> None:
             {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
         )
     kept.write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
-    found = [row for group in groups for row in by_cost(group)]
-    print(tabulate(found, headers="keys", floatfmt=".2f", tablefmt="github", missingval="-"))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import dataclasses
 import functools
 import multiprocessing
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def main() -> None:
             planners[name] = functools.partial(by_torchrec, limit_s=options.limit)
         planners["ShardGymPlanner"] = by_shardgym
         for name, plan in planners.items():
-            found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
+            found = in_process(functools.partial(measured, plan, task), options.cap)
             rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})
     if options.page is not None:
         fill(options.page, "scale", rows, floatfmt=".2f")
@@ -117,26 +118,14 @@ def measured(plan: Callable[[ShardingTask], Any], task: ShardingTask) -> dict[st
 
 
 def in_process(work: Callable[[], dict[str, Any]], cap_s: int) -> dict[str, Any]:
-    """Return what work in a process of its own returns; what became of it where it returns nothing."""
+    """Return what work in a process of its own returns, or that it was stopped after so much processor time."""
+    limit = resource.RLIMIT_CPU, (cap_s, cap_s + 1)
     context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_capped, args=(cap_s, lambda: sender.send(work())))
-    process.start()
-    sender.close()
     try:
-        return receiver.recv()
-    except EOFError:
-        process.join()
-        return {"stopped": f"over {cap_s} s" if process.exitcode == -signal.SIGXCPU else "failed, see above"}
-    finally:
-        process.kill()
-        process.join()
-
-
-def _capped(cap_s: int, work: Callable[[], None]) -> None:
-    """Work until the process has taken so many seconds of processor time, which end it."""
-    resource.setrlimit(resource.RLIMIT_CPU, (cap_s, cap_s + 1))
-    work()
+        with ProcessPoolExecutor(1, context, resource.setrlimit, limit) as pool:
+            return pool.submit(work).result()
+    except BrokenProcessPool:
+        return {"stopped": f"over {cap_s} s"}
 
 
 if __name__ == "__main__":

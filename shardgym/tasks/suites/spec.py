@@ -1,4 +1,4 @@
-"""The format of suite files: the records that a file is parsed into. docs/concepts.md says what fields mean."""
+"""The format of suite files: the records that a YAML or JSON file is parsed into, `SuiteSpec` as a whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ Between = Annotated[tuple[Positive, Positive], AfterValidator(_in_order)]
 
 @dataclass(frozen=True, config=CONFIG)
 class CostChoice(Record):
-    """A cost model by its registered name, and keyword arguments that it is made with."""
+    """A cost model. In a file, the bare name of a cost stands for one without settings.
+
+    Attributes:
+        cost: registered name.
+        settings: keyword arguments for it.
+    """
 
     cost: Name
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -45,10 +50,15 @@ CostField = Annotated[CostChoice, BeforeValidator(lambda value: {"cost": value} 
 
 @dataclass(frozen=True, config=CONFIG)
 class Track(Record):
-    """One way to score a suite. Boards of different tracks are different boards."""
+    """One way to score a suite. Boards of different tracks are different boards.
 
-    judge: CostField  #: scores plans; no solver is given it
-    oracle: CostField  #: what solvers may query
+    Attributes:
+        judge: scores plans; solvers cannot query it.
+        oracle: what solvers may query.
+    """
+
+    judge: CostField
+    oracle: CostField
 
 
 #: The track that needs no hardware. Its judge is the second simulator, trained on measurements that the
@@ -63,7 +73,14 @@ def _check_draws(draws: Draws, count: int) -> None:
 
 @dataclass(frozen=True, config=CONFIG)
 class Group(Record):
-    """Tasks that are drawn alike."""
+    """Tasks that are drawn alike.
+
+    Attributes:
+        name: of the group.
+        count: tasks in the group.
+        topology: name of a preset.
+        num_devices: devices of each task.
+    """
 
     name: Name
     count: Count
@@ -73,7 +90,22 @@ class Group(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class DrawnGroup(Group):
-    """Tasks that are drawn alike from a pool."""
+    """Tasks that are drawn alike from a pool.
+
+    Attributes:
+        num_tables: smallest and largest number of tables.
+        dims: widths; each table draws one.
+        max_total_bytes: tables are drawn again until all of them together take no more, optimiser state included.
+        memory_bytes: memory per device; give this or `fullness`.
+        min_total_bytes: tables are drawn again until they take at least this together.
+        max_table_bytes: no table takes more.
+        fullness: share of the memory of all devices that the tables take; above 1 with `host_fullness` alone.
+        host_fullness: share of the memory of all hosts that the tables take; without it, hosts have none.
+        memory_shares: with `fullness`: memory of the devices relative to each other; equal without it.
+        row_order: where popular rows of tables with Zipf laws lie; without it, as in the pool.
+        row_blocks: for `row_order: blocks`: number of blocks that the rows of each table are cut into.
+        draws: numbers of the draws that become the tasks, one for each; without it, the first `count`.
+    """
 
     num_tables: Between
     dims: Annotated[tuple[Width, ...], Field(min_length=1)]
@@ -106,7 +138,19 @@ class DrawnGroup(Group):
 
 @dataclass(frozen=True, config=CONFIG)
 class DrawnTasks(Record):
-    """Tasks drawn at random from a pool, groups taking turns."""
+    """`kind: drawn`: tasks drawn at random from a pool, groups taking turns.
+
+    Attributes:
+        kind: "drawn".
+        seed: of the draws; the same file always gives the same tasks.
+        pool: name or path of a pool.
+        batch_size: samples of a step over all devices: those of the pool, divided by `scale`.
+        groups: at least one.
+        half: the half of the pool that tables are drawn from, or all of it.
+        scale: divides the rows of the pool's tables, and its batch.
+        precision: of weights and of what is communicated.
+        optimizer: of all tables.
+    """
 
     kind: Literal["drawn"]
     seed: Annotated[Whole, Field(ge=0)]
@@ -121,16 +165,34 @@ class DrawnTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class SequenceGroup(Group):
-    """Tasks of unpooled tables that are drawn alike."""
+    """Tasks of unpooled tables that are drawn alike.
+
+    Attributes:
+        skew: exponent of the Zipf law of all tables.
+    """
 
     skew: Annotated[float, Field(ge=0, le=10)]
 
 
 @dataclass(frozen=True, config=CONFIG)
 class SequenceTasks(Record):
-    """Tasks of unpooled tables, of which a row travels for every id, made up and drawn at random.
+    """`kind: sequences`: tasks of made-up unpooled tables, of which a row travels for every id.
 
-    Every table of a task, and its memory, takes one of the values that are listed, each as likely.
+    Each table draws its rows, width and length from the values listed, and each task its fullness.
+
+    Attributes:
+        kind: "sequences".
+        seed: of the draws.
+        batch_size: samples of a step over all devices.
+        num_tables: smallest and largest number of tables.
+        rows: numbers of rows to draw from.
+        dims: widths to draw from.
+        lengths: mean ids per sample to draw from.
+        fullness: shares of the memory of all devices that the tables take, to draw from.
+        groups: at least one.
+        shift: flattens the head of all laws, see `ZipfIds.q`.
+        precision: of weights and of what is communicated.
+        optimizer: of all tables.
     """
 
     kind: Literal["sequences"]
@@ -149,7 +211,16 @@ class SequenceTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class DriftTasks(Record):
-    """Drawn tasks whose statistics change from step to step; each step is a task, those of one drift in a row."""
+    """`kind: drift`: drawn tasks whose statistics change from step to step. Each step is a task of the same tables.
+
+    Attributes:
+        kind: "drift".
+        seed: of the changes.
+        drawn: the tasks at the first step; their tables lose their reuse histograms.
+        steps: tasks that each drawn task becomes, in a row.
+        pooling_change: standard deviation of the logarithm by which a pooling factor changes from step to step.
+        skew_change: standard deviation by which the exponent of a Zipf law changes from step to step.
+    """
 
     kind: Literal["drift"]
     seed: Annotated[Whole, Field(ge=0)]
@@ -161,7 +232,12 @@ class DriftTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class PoolToMix(Record):
-    """A pool that tables are taken from."""
+    """A pool that tables are taken from.
+
+    Attributes:
+        pool: name or path.
+        dims: widths to draw from; without them, tables keep theirs.
+    """
 
     pool: Name
     dims: tuple[Width, ...] = ()
@@ -169,7 +245,11 @@ class PoolToMix(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class MixedGroup(Group):
-    """Tasks of mixed pools that are drawn alike."""
+    """Tasks of mixed pools that are drawn alike.
+
+    Attributes:
+        draws: numbers of the draws that become the tasks, one for each; without it, the first `count`.
+    """
 
     draws: Draws = ()
 
@@ -181,7 +261,20 @@ class MixedGroup(Group):
 
 @dataclass(frozen=True, config=CONFIG)
 class MixedTasks(Record):
-    """Tasks with tables of several pools, of which each task has shares of its own."""
+    """`kind: mixed`: tasks with tables of several pools, each task with shares of its own.
+
+    Attributes:
+        kind: "mixed".
+        seed: of the draws.
+        pools: at least one.
+        samples_per_device: batch size over the number of devices.
+        num_tables: smallest and largest number of tables.
+        total_bytes: smallest and largest size of all tables together.
+        groups: at least one.
+        precision: of weights and of what is communicated.
+        optimizer: of all tables.
+        group_sync_interval: of all tasks, see `ShardingTask`.
+    """
 
     kind: Literal["mixed"]
     seed: Annotated[Whole, Field(ge=0)]
@@ -197,7 +290,13 @@ class MixedTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class ModelOnDevices(Record):
-    """A published model and what it is placed on."""
+    """A published model and what it is placed on.
+
+    Attributes:
+        model: name, as `shardgym list pools` prints it.
+        topology: name of a preset.
+        num_devices: devices of the task.
+    """
 
     model: Name
     topology: Name
@@ -206,7 +305,12 @@ class ModelOnDevices(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class PublishedTasks(Record):
-    """One task per published model, with the batch size, precision and optimiser that it was published with."""
+    """`kind: published`: a task per model, with the batch size, precision and optimiser it was published with.
+
+    Attributes:
+        kind: "published".
+        models: at least one.
+    """
 
     kind: Literal["published"]
     models: Annotated[tuple[ModelOnDevices, ...], Field(min_length=1)]
@@ -214,7 +318,12 @@ class PublishedTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class ListedTasks(Record):
-    """Tasks that are written down."""
+    """`kind: listed`: tasks that are written down.
+
+    Attributes:
+        kind: "listed".
+        tasks: task records, or paths of task files.
+    """
 
     kind: Literal["listed"]
     tasks: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=1)]
@@ -222,7 +331,16 @@ class ListedTasks(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class SuiteSpec(Record):
-    """A suite file."""
+    """A suite file.
+
+    Attributes:
+        description: one sentence.
+        judge: scores plans on the default track.
+        oracle: what solvers may query on the default track.
+        tasks: one of the six kinds.
+        solvers: what `shardgym run` takes without `--solver`.
+        schema: "shardgym.suite/1", which may be left out.
+    """
 
     description: str
     judge: CostField

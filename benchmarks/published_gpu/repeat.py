@@ -1,18 +1,36 @@
-"""Published kernels as they can be measured again, and in which words `rows.csv` would tell of them."""
+"""Published kernels measured again on a GPU, in the words in which `rows.csv` tells of them.
 
+    python benchmarks/published_gpu/repeat.py FILE [--minutes X] [--small]
+
+Every kernel is appended to FILE as soon as it is timed; the same command goes on where it was stopped. `run.py
+--measured` then holds the model against it.
+"""
+
+import argparse
+import csv
 import dataclasses
+import io
 import itertools
+import math
+import statistics
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from predictions import optimizer_of, table_of
 from rows import Row, read_rows
 
-from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
+from shardgym.costs.fbgemm.workers import kernel_timer
+from shardgym.errors import MeasurementError
+from shardgym.files import append_flushed, drop_torn_line
 from shardgym.tables.table import Optimizer, Precision
 
 #: By how much sizes are divided where they are to be small.
 _SMALLER = 64
+_COLUMNS = "id,gpu,op,optimizer,weights_precision,B,E,T,D,L,id_distribution,time_us,bw_gbps,source"
+_TIMEOUT_S = 60.0
 
 
 class Kernel(NamedTuple):
@@ -58,3 +76,64 @@ def _kernel(row: Row, precision: Precision, optimizer: Optimizer, small: bool) -
     # Distinct rows that a source counted are not those of other ids.
     law = "pow-law alpha 1.05" if "alpha 1.05" in row.ids else "uniform"
     return Kernel(ShardSet(shards, bags, precision, optimizer), (optimizer, precision, *sizes, law))
+
+
+def measure(path: Path, *, minutes: float = math.inf, small: bool = False) -> tuple[int, str]:
+    """Time the kernels that a file lacks on the first GPU; return how many it then lacks, and what there is to say.
+
+    Args:
+        path: of the file, like `rows.csv`. Its last line, where a kill has cut it off, is timed again.
+        minutes: begin no kernel after that long.
+        small: see `kernels`.
+
+    Raises:
+        MeasurementError: FBGEMM does not work here.
+    """
+    end_s = time.monotonic() + 60 * minutes
+    drop_torn_line(path)
+    if not path.exists():
+        append_flushed(path, f"{_COLUMNS}\n".encode())
+    # A kernel is two lines that are written together.
+    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))[1:]
+    known = {tuple(row[2:11]) for row in rows}
+    wanted = [kernel for kernel in kernels(small=small) if (kernel.op("backward"), *kernel.columns) not in known]
+    launches = [float(row[-1].split()[-2]) for row in rows]
+    failed = 0
+    timer = kernel_timer("cuda", 0, _TIMEOUT_S)
+    timer.start()
+    # As sources name it: "H100 80GB HBM3".
+    gpu = timer.facts[0]["hardware"].removeprefix("cuda-").removeprefix("nvidia-").replace("-", " ").upper()
+    while wanted and time.monotonic() < end_s:
+        kernel = wanted.pop(0)
+        try:
+            (found,) = timer.ask(TimingJob(kernel.shard_set, warmups=3, iterations=10))
+        except MeasurementError as error:
+            failed += 1
+            print(f"{kernel.op('forward')} {kernel.columns}: {error}", flush=True)
+            continue
+        launches.append(found.launch_ms)
+        source = "ShardGym | " + "; ".join([*found.notes, f"the host launches a step in {found.launch_ms:.3f} ms"])
+        text = io.StringIO()
+        for phase, times_ms in zip(("forward", "backward"), found.times.T, strict=True):
+            time_us = f"{1e3 * statistics.median(times_ms):.2f}"
+            name = f"M{len(rows):03}"
+            rows.append([name, gpu, kernel.op(phase), *kernel.columns, time_us, "", source])
+            csv.writer(text, lineterminator="\n").writerow(rows[-1])
+        append_flushed(path, text.getvalue().encode())
+    timer.close()
+    told = f"{len(rows)} times, {failed} kernels could not be timed, {len(wanted)} are left"
+    return len(wanted), f"{told}; the host launches a step in {statistics.median(launches or [0.0]):.3f} ms (median)"
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path, help="where kernels go (CSV)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no kernel after that long")
+    parser.add_argument("--small", action="store_true", help="batches and tables of a 64th, for a try on a CPU")
+    given = parser.parse_args()
+    print(measure(given.file, minutes=given.minutes, small=given.small)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,17 @@
 """The GPU model against published measurements: the page is up to date, the constants are those of the fit."""
 
+import csv
 import dataclasses
 import importlib
 import re
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from shardgym.errors import InputError
+from shardgym.costs.fbgemm.jobs import StepTimes
+from shardgym.errors import InputError, MeasurementError
 
 ROOT = Path(__file__).parents[2]
 #: Columns of rows between `op` and the time.
@@ -134,3 +137,48 @@ def test_each_published_kernel_is_measured_once_and_its_sizes_with_other_optimiz
     assert {k.shard_set.shards[0].table.is_pooled for k in kernels if "nobag" in k.op("forward")} == {False}
     small = max(kernel.shard_set.batch_size for kernel in repeat.kernels(small=True))
     assert small == max(kernel.shard_set.batch_size for kernel in kernels) // 64
+
+
+class Timer:
+    """Times each kernel by its columns; refuses those of row-wise Adagrad."""
+
+    facts = ({"hardware": "cuda-nvidia-h100-80gb-hbm3"},)
+
+    def start(self):
+        pass
+
+    def close(self):
+        pass
+
+    def ask(self, job):
+        if job.shard_set.optimizer == "rowwise_adagrad":
+            raise MeasurementError("no memory")
+        ms = job.shard_set.width / 1000
+        return [StepTimes(np.array([[ms, 3 * ms]] * job.iterations), (), 0.25)]
+
+
+def test_kernels_are_told_as_published_rows_are_and_a_torn_line_is_timed_again(published, monkeypatch, tmp_path):
+    repeat = importlib.import_module("repeat")
+    monkeypatch.setattr(repeat, "kernel_timer", lambda *_: Timer())
+    path = tmp_path / "kernels.csv"
+    left, told = repeat.measure(path, small=True)
+    whole = path.read_text()
+    rows = list(csv.DictReader(whole.splitlines()))
+    assert left == 0
+    assert told.startswith(f"{len(rows)} times, ")
+    assert told.endswith("the host launches a step in 0.250 ms (median)")
+    assert {row["gpu"] for row in rows} == {"H100 80GB HBM3"}
+    assert {row["optimizer"] for row in rows} == {"exact_sgd", "adagrad", "adam"}
+    assert {row["weights_precision"] for row in rows} == {"fp32", "fp16"}
+    for forward, backward in zip(rows[::2], rows[1::2], strict=True):
+        assert backward["op"] == forward["op"].replace("forward", "backward")
+        pooled = int(forward["D"]) * int(forward["T"])
+        assert float(forward["time_us"]) == pooled
+        assert float(backward["time_us"]) == 3 * pooled
+    path.write_text(whole[:-30])
+    assert repeat.measure(path, small=True, minutes=0.0)[0] > 0
+    assert path.read_text() == whole[: whole[:-30].rfind("\n") + 1]
+    assert repeat.measure(path, small=True)[0] == 0
+    assert len(path.read_text().splitlines()) == 1 + len(rows) + 1  # its forward pass is timed once more
+    measured = importlib.import_module("rows").read_rows(path)
+    assert {(row.kind, row.card) for row in measured} == {("fused", "h100")}

@@ -11,7 +11,7 @@ import pytest
 from shardgym.costs.fbgemm import kernels
 from shardgym.costs.fbgemm.jobs import JobError, ShardSet, TimingJob
 from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer, fixed_gradient
-from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
+from shardgym.costs.fbgemm.operator import LEARNING_RATE, RequestMaker, build_operator
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.workers import kernel_timer
 from shardgym.plans.plan import ShardingPlan
@@ -78,15 +78,25 @@ def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(precision,
         )
 
 
-def test_backward_updates_the_weights_by_the_gradient(backend):
-    shard_set = ShardSet.of(task(), [Shard.whole(A, 0)])
-    operator = build_operator(shard_set)
-    weights = torch.randn(60, 16, requires_grad=True)
+ON_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_CUDA)])
+def test_a_lookup_and_its_update_are_those_of_embedding_bag(device):
+    table = EmbeddingTable("t", 10_000, 64, 5.0, ZipfIds(s=1.05, lengths="poisson"))
+    shard_set = ShardSet.of(task(tables=(table,), batch_size=4096), [Shard.whole(table, 0)])
+    operator = build_operator(shard_set, torch.device(device))
+    ids = RequestMaker(0, torch.device(device), 2**30).request(shard_set, 0)
+    weights = torch.randn(10_000, 64, device=device, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
-    gradient = fixed_gradient(shard_set, shard_set.batch_size, backend.device)
-    backend.step(operator, RequestMaker(0, backend.device, 10**6).request(shard_set, 0), gradient)
-    pooled_on_full_table(A, weights).backward(gradient)
-    torch.testing.assert_close(operator.split_embedding_weights()[0], weights.detach() - 0.01 * weights.grad)
+    pooled = operator(*ids)
+    expected = torch.nn.functional.embedding_bag(ids.indices, weights, ids.offsets[:-1], mode="sum")
+    torch.testing.assert_close(pooled, expected)
+    gradient = fixed_gradient(shard_set, 4096, torch.device(device))
+    pooled.backward(gradient)
+    expected.backward(gradient)
+    updated = weights.detach() - LEARNING_RATE * weights.grad
+    torch.testing.assert_close(operator.split_embedding_weights()[0], updated, rtol=1e-4, atol=1e-4)
 
 
 def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):

@@ -1,7 +1,7 @@
 """Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default all such pages.
 
-Without pages, records below leaderboards/ are packed first. With --check nothing is written; the exit code is 1 when a
-page would change, or records are not packed.
+Without pages, records below leaderboards/ are packed first, and a new board gets a page. With --check nothing is
+written; the exit code is 1 when a page would change, or records are not packed.
 
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, headings
   as plain bold text.
@@ -74,9 +74,15 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no such page: {', '.join(missing)}; expected Markdown files")
     try:
         plain = [] if options.pages else unpacked(ROOT / "leaderboards")
+        new: list[Path] = []
         for path in plain:
             print(f"{path}: {'is not packed' if options.check else f'packed, {pack(path)} bytes'}")
-        texts = outdated(options.pages or PAGES)
+            page = path.with_name("README.md")
+            if not page.exists() and not options.check:
+                board = path.parent.relative_to(ROOT)
+                page.write_text(f"# {board.name}\n\n<!-- details: {board.as_posix()} -->\n<!-- end -->\n")
+                new.append(page)
+        texts = outdated([*(options.pages or PAGES), *new])
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from predictions import optimizer_of, table_of
-from rows import Row, read_rows
+from rows import Row, gpu_name, read_rows
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.workers import kernel_timer
@@ -101,8 +101,7 @@ def measure(path: Path, *, minutes: float = math.inf, small: bool = False) -> tu
     failed = 0
     timer = kernel_timer("cuda", 0, _TIMEOUT_S)
     timer.start()
-    # As sources name it: "H100 80GB HBM3".
-    gpu = timer.facts[0]["hardware"].removeprefix("cuda-").removeprefix("nvidia-").replace("-", " ").upper()
+    gpu = gpu_name(timer.facts[0]["hardware"])
     while wanted and time.monotonic() < end_s:
         kernel = wanted.pop(0)
         try:

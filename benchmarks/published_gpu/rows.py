@@ -140,7 +140,7 @@ def _row(fields: dict[str, str]) -> Row:
     op = fields["op"]
     return Row(
         fields["id"], _kind(op, sizes, reference, precision), _first(_SOURCES, reference),
-        fields["gpu"], _card(fields["gpu"]), op, fields["optimizer"], element_bytes, *sizes,
+        fields["gpu"], card_of(fields["gpu"]), op, fields["optimizer"], element_bytes, *sizes,
         fields["id_distribution"], time_us, gbps, f"{reference.strip()} {note.strip()}",
     )  # fmt: skip
 
@@ -159,7 +159,13 @@ def _first(patterns: Sequence[str], text: str) -> str:
     return text.strip(" ()")
 
 
-def _card(gpu: str) -> str:
+def gpu_name(tag: str) -> str:
+    """Return what a GPU with a hardware tag of ours is called in rows, such as "H100 80GB HBM3"."""
+    return tag.removeprefix("cuda-").removeprefix("nvidia-").replace("-", " ").upper()
+
+
+def card_of(gpu: str) -> str:
+    """Return the preset that rows of a GPU are held against; "" if none fits."""
     return next((name for pattern, name in _CARDS if re.search(pattern, gpu)), "")
 
 

@@ -1,23 +1,23 @@
 """The GPU model held against published measurements: prediction beside publication, and errors by what was measured.
 
-    python benchmarks/published_gpu/run.py [--fit] [--page] [--measured FILE]
+    python benchmarks/published_gpu/run.py [--fit] [--page] [--measured FOLDER]
 
 Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
 to all sources but the row's own. --fit prints the constants that are nearest to the rows, as those of the package are.
---page writes the tables into the README beside it. --measured fits the constants of kernels to what `tools/gpu_day.py`
-measured, and holds published rows against them, none of which they were fitted to.
+--page writes the tables into the README beside it. --measured holds the model against what `tools/gpu_day.py` measured
+(`measured.py`).
 """
 
 import argparse
 import dataclasses
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fit import GROUPS, fit, fit_measured
+from fit import GROUPS, fit
+from measured import percent, tables_of
 from predictions import Constants, ratios
 from rows import KERNELS, Row, read_rows
 from tabulate import tabulate
@@ -48,10 +48,6 @@ def hold(rows: Sequence[Row]) -> list[Held]:
     return [Held(row, package.get(row.id), apart.get(row.id)) for row in rows]
 
 
-def _percent(values: Sequence[float]) -> str:
-    return f"{100 * statistics.median(values):.0f} %" if values else "-"
-
-
 def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str:
     """Return median errors by some property of the rows."""
     by: dict[str, list[Held]] = defaultdict(list)
@@ -63,7 +59,7 @@ def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str
         fitted = [abs(item.fitted - 1) for item in said if item.fitted is not None]
         apart = [abs(item.apart - 1) for item in said if item.apart is not None]
         near = sum(error <= 0.25 for error in apart)
-        table.append([name, len(items), len(said), _percent(fitted), _percent(apart), f"{near} of {len(apart)}"])
+        table.append([name, len(items), len(said), percent(fitted), percent(apart), f"{near} of {len(apart)}"])
     columns = [header, "rows", "predicted", "error", "error, source left out", "of these within 25 %"]
     return tabulate(table, columns, tablefmt="github", disable_numparse=True)
 
@@ -83,29 +79,6 @@ def tables(held: Sequence[Held]) -> str:
     return "\n\n".join(parts)
 
 
-def measured_tables(measured: Sequence[Row], published: Sequence[Row]) -> str:
-    """Return constants of kernels fitted to measured rows alone, and errors on these and, as a test, on published ones.
-
-    Raises:
-        InputError: none of the rows is a kernel of a known card.
-    """
-    tested = [row for row in published if row.kind == "fused"]
-    if not ratios(measured, Constants(), measured):
-        raise InputError("no row is a kernel of a known card: expected kernels.csv as tools/gpu_day.py writes it")
-    fitted = fit_measured(measured)
-    by: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
-    for name, rows in (("measured, fitted to", measured), ("published, left out", tested)):
-        package = ratios(rows, Constants(), rows)
-        own = ratios(rows, fitted, rows)
-        for row in rows:
-            if row.id in own:
-                by[name, row.card, row.op.split()[0]].append((abs(package[row.id] - 1), abs(own[row.id] - 1)))
-    lines = [[*key, len(off), *(_percent(errors) for errors in zip(*off, strict=True))] for key, off in by.items()]
-    columns = ["rows", "card", "pass", "number", "error, constants of the package", "error, constants fitted here"]
-    table = tabulate(lines, columns, tablefmt="github", disable_numparse=True)
-    return f"{table}\n\n{json.dumps(dataclasses.asdict(fitted.kernels), indent=1)}"
-
-
 _KIND_OF_GOAL = {
     **dict.fromkeys(KERNELS, "kernels (goal: 15 %)"),
     "exchange": "all-to-alls and copies (goal: 20 %)",
@@ -123,12 +96,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fit", action="store_true", help="print the constants that are nearest to the rows")
     parser.add_argument("--page", action="store_true", help="write the tables into benchmarks/published_gpu/README.md")
-    parser.add_argument("--measured", type=Path, metavar="FILE", help="kernels.csv of tools/gpu_day.py")
+    parser.add_argument("--measured", type=Path, metavar="FOLDER", help="OUT of tools/gpu_day.py, unpacked")
     given = parser.parse_args()
     rows = read_rows()
     if given.measured:
         try:
-            print(measured_tables(read_rows(given.measured), rows))
+            print(tables_of(given.measured, rows))
         except InputError as error:
             parser.error(f"--measured {given.measured}: {error}")
         return

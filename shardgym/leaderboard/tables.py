@@ -215,13 +215,13 @@ def cautions(board: Board) -> list[str]:
     learned = {(result.solver, result.seed, len(cost.per_device), result.weights_digest) for result, cost in scored}
     same = (run.judge, run.judge_settings) == (run.oracle, run.oracle_settings)
     measured = any("measured" in (cost.compute, cost.communication) or cost.noise for cost in costs)
+    modelled = measured and any(cost.communication == "modelled" for cost in costs)
     seeds = board.seeds
     picked = len(set(seeds.values())) > 1 and any(own != tuple(range(len(own))) for own in seeds.values())
     told = [
         (same and costs and not measured,
          "Judge and oracle are the same model: solvers that query it are compared in a circle."),
-        (measured and any(cost.communication == "modelled" for cost in costs),
-         "Exchanges were modelled, not measured."),
+        (modelled, _modelled_exchanges(board) if modelled else ""),
         (len(sessions) > len({task for task, _ in sessions}),
          "WARNING: plans of one task were measured in different sessions, which may differ by drift."),
         (len(learned) > len({key[:3] for key in learned}),
@@ -230,6 +230,17 @@ def cautions(board: Board) -> list[str]:
     ]  # fmt: skip
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}
     return [*_simulated(board), *(sentence for holds, sentence in told if holds), *settings.values()]
+
+
+def _modelled_exchanges(board: Board) -> str:
+    """Say for which links exchanges were modelled, which need not be those of what was measured."""
+    task = next((board.task(r.task_index) for r in board.results if r.cost is not None and r.cost.feasible), None)
+    if task is None:
+        return "Exchanges were modelled, not measured."
+    return (
+        f"Compute was measured on {board.run.hardware}; exchanges were modelled, not measured, for the links that the "
+        f"suite states: '{task.topology.interconnect}' of {task.topology.device} devices."
+    )
 
 
 def _simulated(board: Board) -> list[str]:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import importlib
+import json
 import re
 import statistics
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardgym import load_suite, make_cost
 from shardgym.costs.fbgemm.jobs import StepTimes
 from shardgym.errors import InputError, MeasurementError
+from shardgym.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
 #: Columns of rows between `op` and the time.
@@ -115,12 +118,13 @@ def test_constants_fitted_to_measured_kernels_alone_are_tested_on_published_ones
     assert fitted.kernels.update_share == pytest.approx(0.3, rel=0.05)
     assert fitted.kernels.lookup_clocks == pytest.approx(9.0, rel=0.1)
     assert fitted.links == script.Constants().links
-    text = script.measured_tables(measured, [item.row for item in held])
+    tables = importlib.import_module("measured")
+    text = tables.kernel_tables(measured, [item.row for item in held])
     lines = re.findall(r"^\| (\w+), .*\| h100 +\| backward +\|.*\| (\d+) % +\|$", text, re.MULTILINE)
     errors = {rows: int(percent) for rows, percent in lines}
     assert errors["measured"] <= 3 < 20 < errors["published"]
     with pytest.raises(InputError, match="no row is a kernel of a known card"):
-        script.measured_tables([dataclasses.replace(row, card="") for row in measured], [])
+        tables.kernel_tables([dataclasses.replace(row, card="") for row in measured], [])
 
 
 def test_each_published_kernel_is_measured_once_and_its_sizes_with_other_optimizers_and_precisions(published):
@@ -182,3 +186,47 @@ def test_kernels_are_told_as_published_rows_are_and_a_torn_line_is_timed_again(p
     assert len(path.read_text().splitlines()) == 1 + len(rows) + 1  # its forward pass is timed once more
     measured = importlib.import_module("rows").read_rows(path)
     assert {(row.kind, row.card) for row in measured} == {("fused", "h100")}
+
+
+def measured_as(folder, again, hardware, factor):
+    """Write records as if the compute that `gpu` predicts had taken so many times longer on this hardware."""
+    again.mkdir()
+    (again / "records.jsonl").write_text("")
+    for line in (folder / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        record["cost"]["per_device"] = [[factor * ms for ms in row] for row in record["cost"]["per_device"]]
+        record["hardware"] = record["cost"]["hardware"] = hardware
+        with (again / "records.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def test_devices_of_measured_plans_and_peaks_stand_beside_what_is_predicted(published, tmp_path):
+    tables = importlib.import_module("measured")
+    with pytest.raises(InputError, match=r"expected kernels\.csv, plans or memory\.csv"):
+        tables.tables_of(tmp_path, [])
+    with make_cost("gpu", hardware="h100") as model:
+        evaluate(
+            load_suite("tiny-v1"), ["random", "lpt"], out=tmp_path / "model", judge=model, oracle="roofline", limit=2
+        )
+    measured_as(tmp_path / "model", tmp_path / "plans", "cuda-nvidia-h100-80gb-hbm3", 1.25)
+    measured_as(tmp_path / "model", tmp_path / "plans-again", "cuda-nvidia-h100-80gb-hbm3", 1.25 * 1.1)
+    text = tables.tables_of(tmp_path, [])
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    by_name = {line[0]: line[1:] for line in lines}
+    assert [*by_name][2:] == ["random", "lpt", "all, forward", "all, backward", "all"]
+    for devices, measured_ms, predicted_ms, *errors in (by_name[name] for name in ("random", "lpt", "all")):
+        assert int(devices) > 0
+        assert float(measured_ms) == pytest.approx(1.25 * float(predicted_ms), abs=0.01)
+        assert errors == ["20 %", "10 %"]
+    assert "mean of the tasks: gpu 1.00, a repeat 1.00." in text
+    gib = 2**30
+    (tmp_path / "memory.csv").write_text(
+        "sample,batch_size,shards,columns,expected_state_bytes,expected_step_bytes,peak_bytes\n"
+        f"0,4096,3,64,{gib},{gib},{4 * gib}\n1,4096,2,32,{3 * gib},{gib},{4 * gib}\n"
+    )
+    text = tables.tables_of(tmp_path, [])
+    assert re.search(r"4096 +\| +3 +\| +64 +\| +1\.00 +\| +1\.00 +\| +2\.00 +\| +4\.00 +\| +0\.50 +\|", text)
+    assert text.endswith("Expected over measured: 0.50 to 1.00, median 0.75.")
+    measured_as(tmp_path / "model", tmp_path / "other", "cuda-nvidia-t4", 1.0)
+    with pytest.raises(InputError, match="measured on cuda-nvidia-t4, which is no card of the model"):
+        tables.plan_tables(tmp_path / "other", tmp_path / "none")

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from board_toys import board_of, record, write
+from board_toys import TASKS, board_of, record, write
 
 from shardgym.costs.simulator.model_card import AGREEMENT, REPEAT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
@@ -58,6 +58,16 @@ def test_what_forbids_comparisons_and_settings_are_told(tmp_path, rows, run, exp
     (board,) = load_boards([tmp_path])
     assert cautions(board) == expected
     assert footer(rank(board))[2].startswith(" ".join([*expected, "Columns"]))
+
+
+def test_a_board_says_for_which_links_its_exchanges_were_modelled(tmp_path):
+    board = board_of(tmp_path, {"one": [1.0]}, compute="measured", communication="modelled")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / f"{TASKS[0].digest}.json").write_text(TASKS[0].to_json())
+    assert cautions(board) == [
+        "Compute was measured on lab; exchanges were modelled, not measured, for the links that the suite states: "
+        "'ethernet' of cpu-core devices."
+    ]
 
 
 FOUND = Agreement(

@@ -58,6 +58,15 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert not plain.exists()
     assert packed.read_bytes() == content
     assert tool.main(["--check"]) == 0
+    plain.write_bytes(lzma.decompress(content))
+    packed.unlink()
+    (board / "README.md").unlink()
+    assert tool.main(["--check"]) == 1
+    assert not (board / "README.md").exists()
+    assert tool.main([]) == 0  # a new board
+    text = (board / "README.md").read_text()
+    assert text.startswith("# quick-v1-fbgemm\n\n<!-- details: leaderboards/quick-v1-fbgemm -->\n\n**quick-v1: ")
+    assert "neuroshard_plus" in text
 
 
 def test_shipped_weights_are_described_by_their_cards(tool):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.repository
 
 def test_every_registered_solver_has_a_row():
     text = (DOCS / "solvers.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]* \| [^|]+ \|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|[^|]*\| [^|]+ \|$", text, flags=re.MULTILINE)
     assert sorted(rows) == sorted(set(rows))
     assert set(rows) == set(solver_names())
 

@@ -8,14 +8,12 @@ written; the exit code is 1 when a page would change, or records are not packed.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: the same with `--details`, performance profiles.
 - Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
-- Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
 - Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
 """
 
 import argparse
 import contextlib
 import functools
-import inspect
 import io
 import lzma
 import os
@@ -30,11 +28,9 @@ from typing import Any
 import plan_bounds
 from tabulate import tabulate
 
-import shardgym.envs
 from shardgym import cli
 from shardgym.costs.simulator.model_card import CLOSE, ModelCard, shipped_agreement
 from shardgym.costs.simulator.weights import SHIPPED
-from shardgym.envs import ENV_IDS
 from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
@@ -46,11 +42,10 @@ COLUMNS = ROOT / "docs" / "boards.md"
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "costs.md",
-    ROOT / "docs" / "environment_reference.md",
     *sorted((ROOT / "leaderboards").rglob("README.md")),
     SHIPPED / "README.md",
 ]
-BLOCK = re.compile(r"(<!-- (table|details|bounds|model|env|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|bounds|model|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -122,7 +117,6 @@ def filled(page: str, path: Path) -> str:
         "details": lambda folder: _table(folder, link, details=True),
         "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
         "model": model_summary,
-        "env": env_description,
         "run": printed,
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
@@ -177,19 +171,6 @@ def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3
     if not count:
         raise InputError(f"{page} has no block <!-- {block} --> ... <!-- end -->")
     page.write_text(filled, encoding="utf-8")
-
-
-def env_description(env_id: str) -> str:
-    """Return the docstring of an environment without arguments and example, which `help` shows.
-
-    Raises:
-        InputError: there is no such environment.
-    """
-    entry_point = ENV_IDS.get(env_id)
-    if entry_point is None:
-        raise InputError(f"there is no environment '{env_id}': expected one of {', '.join(ENV_IDS)}")
-    text = inspect.getdoc(getattr(shardgym.envs, entry_point.partition(":")[2])) or ""
-    return text.partition("\n\nArgs:\n")[0]
 
 
 def model_summary(name: str) -> str:

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)")
 #: Packages whose `__all__` is for users. What `shardgym` has is on its own page alone.
 PACKAGES = (
-    "shardgym", "shardgym.costs", "shardgym.evaluation", "shardgym.leaderboard", "shardgym.tasks.suites",
-    "shardgym.tables.pools", "shardgym.torchrec", "shardgym.training", "shardgym.evaluation.conformance",
-    "neuroshard", "neuroshard.plus",
+    "shardgym", "shardgym.costs", "shardgym.envs", "shardgym.evaluation", "shardgym.leaderboard",
+    "shardgym.tasks.suites", "shardgym.tables.pools", "shardgym.torchrec", "shardgym.training",
+    "shardgym.evaluation.conformance", "neuroshard", "neuroshard.plus",
 )  # fmt: skip
 
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
+
+if TYPE_CHECKING:
+    from shardgym.envs.any_wise import AnyWiseEnv, AnyWiseVectorEnv
+    from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
+    from shardgym.envs.vector_env import ColumnWiseVectorEnv, TableWiseVectorEnv
+
+__all__ = [
+    "AnyWiseEnv", "AnyWiseVectorEnv", "ColumnWiseEnv", "ColumnWiseVectorEnv", "TableWiseEnv", "TableWiseVectorEnv",
+    "register_envs",
+]  # fmt: skip
 
 ENV_IDS = {
     "ShardGym/TableWise-v0": "shardgym.envs.env:TableWiseEnv",

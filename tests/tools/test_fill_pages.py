@@ -1,14 +1,12 @@
 """The tool that writes what is generated in pages: what it changes, what it says, and what it counts."""
 
 import lzma
-import re
 import shutil
 
 import pytest
 
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import SHIPPED
-from shardgym.envs import ENV_IDS
 from shardgym.errors import InputError
 
 pytestmark = pytest.mark.repository
@@ -85,20 +83,3 @@ def test_a_block_of_a_page_is_filled(tool, tmp_path):
     assert "|       26 | 0.500 |" in page.read_text()
     with pytest.raises(InputError, match="has no block <!-- costs -->"):
         tool.fill(page, "costs", [])
-
-
-def test_what_environments_say_of_themselves_goes_into_a_page(tool, page):
-    page.write_text("<!-- env: ShardGym/ColumnWise-v0 -->\n<!-- end -->\n")
-    assert tool.main([str(page)]) == 0
-    text = page.read_text()
-    headings = ["**Action.**", "**Observation.**", "**Reward, End.**", "**Info.**"]
-    assert all(part in text for part in [*headings, "- `max_devices`: halve the shard."])
-    assert "Args:" not in text
-    page.write_text("<!-- env: ShardGym/Other-v0 -->\n<!-- end -->\n")
-    assert tool.main([str(page)]) == InputError.exit_code
-
-
-def test_the_reference_page_has_every_environment(tool):
-    text = (tool.ROOT / "docs" / "environment_reference.md").read_text()
-    assert set(re.findall(r"<!-- env: (\S+) -->", text)) == set(ENV_IDS)
-    assert tool.outdated([tool.ROOT / "docs" / "environment_reference.md"]) == {}

@@ -4,7 +4,7 @@
 
 The command of `--model` reads a prompt on standard input and writes Python on standard output. Every candidate works in
 a process of its own, as all solvers do in a run, on tasks drawn from the train half of the table pool. What goes back
-is a score, its cost over that of `lpt`, and one line on what holds up its worst plan. At the end the best candidate
+is a score, its cost over that of `lpt`, and one line on the bottleneck of its worst plan. At the end the best candidate
 solves the hidden tasks, those of dlrm4-v2: nobody was told of them, and nothing was chosen by them.
 """
 

@@ -35,13 +35,13 @@ class ShardGymError(Exception):
 
 
 class InputError(ShardGymError, ValueError):
-    """Input that is malformed, out of range or for something else."""
+    """Malformed input, input out of range, or input for something else."""
 
     exit_code = 2
 
 
 class UnknownNameError(InputError):
-    """A name that is not registered, with the closest names that are.
+    """A name is not registered; the message offers the closest names.
 
     Args:
         kind: what was looked up, e.g. "solver".
@@ -71,12 +71,12 @@ def install_command(extra: str) -> str:
 
 
 class MissingDependencyError(ShardGymError, ImportError):
-    """An optional dependency that is needed here and is not installed.
+    """An optional dependency that is needed here is not installed.
 
     Args:
         module: the module that could not be imported.
-        extra: the extra of `shardgym` that brings it, or "torchrec".
-        purpose: what it is needed for.
+        extra: the extra of `shardgym` that installs it, or "torchrec".
+        purpose: what needs it.
     """
 
     exit_code = 2
@@ -86,7 +86,7 @@ class MissingDependencyError(ShardGymError, ImportError):
 
 
 class InfeasiblePlanError(ShardGymError):
-    """A plan that cannot be executed for its task, raised by `ShardingPlan.validate`.
+    """A plan cannot be executed for its task. `ShardingPlan.validate` raises it.
 
     Args:
         problems: one sentence per problem, each naming device, table and bytes, columns or rows.
@@ -100,7 +100,7 @@ class InfeasiblePlanError(ShardGymError):
 
 
 class NoFeasiblePlanError(ShardGymError):
-    """A solver that found no feasible plan; the message says which table fitted nowhere."""
+    """A solver found no feasible plan. The message names the table that fitted nowhere."""
 
 
 #: What a solver may raise to say that it found no feasible plan.
@@ -108,7 +108,7 @@ NO_PLAN = (NoFeasiblePlanError, InfeasiblePlanError)
 
 
 class MeasurementError(ShardGymError):
-    """A measurement that failed: the worker died, hung or ran out of memory."""
+    """A measurement failed: the worker died, hung or ran out of memory."""
 
 
 def format_ranges(numbers: Iterable[int]) -> str:

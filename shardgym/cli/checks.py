@@ -79,16 +79,16 @@ LISTS: dict[str, Callable[[], Rows]] = {
 @click.argument("kind", type=click.Choice([*LISTS]), metavar="KIND")
 @json_option
 def list_names(kind: str, as_json: bool) -> int:
-    """List what there is by name. KIND is suites, solvers, costs, envs, pools or topologies.
+    """List suites, solvers, costs, environments, pools or topologies.
 
-    Any name in these lists can be given where a command asks for one. Your own need no registration: solvers and costs
-    are also taken as module:Class, suites and pools as files.
+    KIND is suites, solvers, costs, envs, pools or topologies. Commands take any of the names. Your own solvers and
+    costs need no registration: give them as module:Class, and suites and pools as files.
     """
     rows = LISTS[kind]()
     widths = [None if key != "description" else max(30, width() - 50) for key in rows[0]]
     table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
     if kind == "topologies":
-        table += "\nOf GPUs, these are data-sheet figures: what is priced with them is modelled, not measured."
+        table += "\nFigures of GPUs are from data sheets: costs that use them are modelled, not measured."
     answer(as_json, rows, table)
     return 0
 
@@ -97,11 +97,11 @@ def list_names(kind: str, as_json: bool) -> int:
 @click.argument("solver_name", metavar="SOLVER")
 @json_option
 def check_solver(solver_name: str, as_json: bool) -> int:
-    """Check that a solver keeps the rules of the interface.
+    """Check that a solver follows the rules of the interface.
 
-    SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class. Its plans are valid and of the seed, memory and
-    time limit are kept, the task is not changed, and a task without a plan is reported as such. Exit code 1 when any
-    rule is broken.
+    SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class. The rules: plans are valid and follow from the
+    seed; the solver keeps memory and time limits, does not change the task, and reports a task without a plan. The
+    exit code is 1 if any rule is broken.
     """
     from shardgym.evaluation.conformance import check_solver
 

@@ -43,24 +43,24 @@ class OfRanks(click.Command):
         return super().make_context(*arguments, **options)
 
 
-@click.command(cls=OfRanks, epilog="PLAN is a file of TorchRec's plan as shardgym.torchrec.save writes it, or of ours.")
+@click.command(cls=OfRanks, epilog="PLAN is a file that shardgym.torchrec.save wrote, or a plan file of ShardGym.")
 @click.argument("source", metavar="MODEL")
 @click.option(
     "--plan", "names", multiple=True, required=True, metavar="torchrec|shardgym|PLAN",
-    help="Twice or more: the plan of TorchRec's planner, of ShardGymPlanner, or of a file. Ratios are to the first.",
+    help="Repeat it: the plan of TorchRec's planner, of ShardGymPlanner, or of a file. Ratios are to the first.",
 )  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples of one rank, without a task.")
-@click.option("--topology", "preset", type=click.Choice([*PRESETS]), help="What GPUs are like, without a task.")
-@click.option("--task", "task_name", metavar="TASK", help="What planners know of the model: its ids and devices.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples of one rank, if no task is given.")
+@click.option("--topology", "preset", type=click.Choice([*PRESETS]), help="Kind of GPUs, if no task is given.")
+@click.option("--task", "task_name", metavar="TASK", help="Task of the model: what planners know of ids and devices.")
 @click.option(
     "--batches", "batches_name", metavar="MODULE:FUNCTION",
-    help="Called with a rank and the number of ranks, yields batches for model(batch), which returns the loss, or a "
-    "tuple that begins with it. Without it the embedding collections are trained alone, on ids drawn by the task.",
+    help="Function of a rank and the number of ranks that yields batches; model(batch) returns the loss, or a tuple "
+    "that begins with it. Without it, the embedding collections train alone on ids drawn from the task.",
 )  # fmt: skip
-@click.option("--rows", default=1.0, type=click.FloatRange(0, 1, min_open=True), help="Share of all rows, 1 / N.")
-@click.option("--within", default=0.02, type=ABOVE_0, help="End when half the interval of each ratio is below this.")
-@click.option("--minutes", default=10.0, type=ABOVE_0, help="End after this time, planning left out.")
-@click.option("--seed", default=0, type=click.IntRange(0), help="Of ids, gradients and the order of turns.")
+@click.option("--rows", default=1.0, type=click.FloatRange(0, 1, min_open=True), help="Share of rows to keep, 1 / N.")
+@click.option("--within", default=0.02, type=ABOVE_0, help="Stop when half the interval of each ratio is below this.")
+@click.option("--minutes", default=10.0, type=ABOVE_0, help="Stop after this time, without planning.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of ids, gradients and order.")
 @writes("result")
 @json_option
 def compare(
@@ -77,12 +77,12 @@ def compare(
     output: Path,
     as_json: bool,
 ) -> int:
-    """Measure plans against each other as real steps on your own ranks.
+    """Measure which plan is faster, in real steps on your ranks.
 
-    Started by torchrun, with NCCL where each rank has a GPU, else with gloo. MODEL is module:function, a function
-    that returns the model, or a task file. Plans take turns in rounds, each as steps of DistributedModelParallel with
-    forward pass, loss, backward pass and optimisers, on the same batches, until it is known which is faster. The
-    result is written after each round.
+    Start it with torchrun. It uses NCCL if each rank has a GPU, else gloo. MODEL is module:function, which returns the
+    model, or a task file. Every round runs each plan as steps of DistributedModelParallel, with forward pass, loss,
+    backward pass and optimisers, on the same batches, until it is clear which plan is faster. The result is written
+    after each round.
     """
     is_model = ":" in source and not Path(source).exists()
     wrong = {

@@ -30,11 +30,11 @@ TIE_RULE = (
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="The setting device= of the cost.")
 @json_option
 def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
-    """Measure what plans for one task cost.
+    """Measure plans for one task.
 
-    Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
-    The lowest total is marked "best" only if it differs from every other by more than 2 standard errors of the
-    difference; else it and those within are marked "tied". Exit code 1 when a plan is infeasible or could not be
+    Several plans are measured interleaved in one run, so that they can be compared, and a table at the end lists all.
+    The lowest total is marked "best" if it differs from every other by more than 2 standard errors of the difference;
+    otherwise it and those within are marked "tied". The exit code is 1 if a plan is infeasible or could not be
     measured.
     """
     task = read_task(task_name)
@@ -88,11 +88,11 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.option("--csv", "as_csv", is_flag=True, help="Print every shard as CSV, and nothing else.")
 @json_option
 def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as_json: bool) -> int:
-    """Draw a plan: memory, time and the worst device.
+    """Draw a plan: memory, time and the bottleneck device.
 
-    Time is drawn with --cost, and then "held up by" names the device that the others wait for or that exchanges
-    longest, and whether its compute or the columns that it sends set it apart. Exit code 1 when the plan is
-    infeasible; its problems are listed.
+    With --cost the command draws time, too. "bottleneck" then names the device that the others wait for, or whose
+    exchange takes longest, and says whether its compute or the columns that it sends set it apart. The exit code is 1
+    if the plan is infeasible; its problems are listed.
     """
     task = read_task(task_name)
     plan = read_plan(plan_path, task)

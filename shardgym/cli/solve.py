@@ -39,12 +39,12 @@ _logger = logging.getLogger("shardgym.solve")
 @click.command("solve", epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.option("--solver", "solver_name", required=True, metavar="NAME", help=f"{NOTATION}; a name or module:Class.")
-@click.option("--oracle", "oracle_name", default="roofline", metavar="NAME", help="Cost that the solver may query.")
+@click.option("--oracle", "oracle_name", default="roofline", metavar="NAME", help="Cost that the solver queries.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Given to the solver.")
 @click.option("--time-limit", type=ABOVE_0, metavar="SECONDS", help="Given to a solver that takes one.")
 @click.option(
     "--initial-plan", "initial_path", metavar="PLAN",
-    help="What the solver starts from, if it can; also a plan for other statistics of the same tables.",
+    help="Plan to start from; it may be for other statistics of the same tables.",
 )  # fmt: skip
 @writes("plan")
 @json_option
@@ -60,8 +60,8 @@ def solve(
 ) -> int:
     """Make one plan for one task and write it to a file.
 
-    Exit code 1 when there is no feasible plan, and when the oracle cannot price the one that was found, which is
-    written all the same. On Ctrl-C the best plan so far is written, if there is one, and the exit code is 1 too.
+    On Ctrl-C the command writes the best plan so far and exits with 1. The exit code is also 1 if there is no feasible
+    plan, or if the oracle cannot price the plan, which is written all the same.
     """
     task = read_task(task_name)
     solver = open_solver(solver_name)

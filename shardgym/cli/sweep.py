@@ -70,20 +70,20 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
     "--devices", "counts", required=True, metavar="N,...", callback=_read_machines,
     help="Numbers of devices; 8:1024 is 8, 16, 32 and so on to 1024.",
 )  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per step of all (default: MODEL's).")
-@click.option("--batch-per-device", type=click.IntRange(1), metavar="B", help="Instead: samples for each device.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples of a step (default: MODEL's).")
+@click.option("--batch-per-device", type=click.IntRange(1), metavar="B", help="Samples per device instead.")
 @click.option(
     "--memory-gib", "memory", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
     help="Memory per device (default: three quarters of the card's, or all where the task counts what a step takes).",
 )  # fmt: skip
 @click.option(
     "--dense-ms", "dense", multiple=True, metavar="[GPU=]MS[/SAMPLES]", callback=by_name(_DenseTime()),
-    help="What the rest of the model takes in a step of one device: 12/4096 is 12 ms for 4,096 samples, and in "
-    "proportion for others.",
+    help="Time of the rest of the model on one device: 12/4096 is 12 ms for 4,096 samples, and in proportion for "
+    "others.",
 )  # fmt: skip
 @click.option(
     "--price", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
-    help="Of one GPU for an hour; needs --dense-ms.",
+    help="Price of a GPU per hour; needs --dense-ms.",
 )  # fmt: skip
 @click.option("--solver", "solver_name", default="neuroshard_plus", metavar="NAME", help=f"Makes plans, {NOTATION}.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Given to the solver.")
@@ -109,17 +109,15 @@ def sweep_machines(
 ) -> int:
     """Plan a model for other GPUs and numbers of them.
 
-    Of each machine: a plan, the time of a step of the embeddings, memory left, and what bounds it. MODEL is a task file
-    or SUITE/INDEX, whose devices are replaced, without memory of hosts; a file of tables (.json, .csv) or the
-    name of a pool; or module:function, which returns your TorchRec model.
+    MODEL is a task file or SUITE/INDEX, whose devices are replaced, without memory of hosts; a file of tables (.json,
+    .csv) or the name of a pool; or module:function, which returns your TorchRec model.
 
-    Every number of every GPU is a machine, with links of the card's data sheet. The solver makes a plan for it, asking
-    the cost 'gpu', which also says what it takes. "bound by" is the part of the devices that saves most if it is twice
-    as fast.
+    Every number of every GPU is a machine, with the links of the card's data sheet. The solver plans each machine with
+    the cost 'gpu', and the table says how long a step of the embeddings takes, how much memory is left, and what bounds
+    the step: the part of the devices that saves most if it is twice as fast.
 
-    Results are records of a run, with their plans. Broken off at any moment, the same command continues.
-
-    Exit code 1 when the solver failed on a machine, or none has a plan; a machine that is too small is an outcome.
+    Results are records of a run, with their plans. After an interruption, the same command continues. The exit code is
+    1 if the solver failed on a machine, or no machine has a plan; a machine that is too small is an outcome.
     """
     names = list(dict.fromkeys(name.strip() for name in gpus.split(",")))
     for name in names:

@@ -32,23 +32,23 @@ _MOST_ROWS_PER_ID = 100
 @click.argument("source", metavar="FILE")
 @takes_topology(required=False)
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per step over all devices.")
-@click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this one; may be repeated.")
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this feature; repeatable.")
 @click.option(
     "--hash-size", multiple=True, metavar="[NAME=]ROWS", callback=by_name(click.IntRange(1)),
-    help="Of ids: rows of the table, which ids are taken modulo; for all features or one. By default ids are rows.",
+    help="Of ids: rows of the table; ids are taken modulo this. For all features or one. By default ids are rows.",
 )  # fmt: skip
 @click.option(
     "--dim", "widths", multiple=True, metavar="[NAME=]COLUMNS", callback=by_name(click.IntRange(1)),
     help=f"Of ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
 )  # fmt: skip
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="Of ids: read at most so many samples.")
-@click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law; by default the file's are measured.")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Of ids: read at most this many samples.")
+@click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law (default: measure the file's).")
 @click.option(
-    "--unpooled", multiple=True, metavar="NAME", help="Put out rows of this table one by one, as of sequences."
+    "--unpooled", multiple=True, metavar="NAME", help="Unpooled table: it returns a row for each id, as for sequences."
 )
 @click.option(
     "--optimizer", type=click.Choice(get_args(Optimizer)),
-    help="Of tables that do not say theirs (default: exact_sgd, without state).",
+    help="Optimiser of tables that do not name one (default: exact_sgd, without state).",
 )  # fmt: skip
 @writes("task or pool")
 @json_option
@@ -66,12 +66,13 @@ def import_tables(
     output: Path,
     as_json: bool,
 ) -> int:
-    """Make a task of your own tables, or of a log of their ids.
+    """Make a task from your tables, or from a log of ids.
 
-    With --devices it is a task, else a pool. FILE holds tables (.json, .csv), or ids: dlrm_datasets (.pt), Parquet with
-    a row per sample and a column of ids or of lists of ids per feature (.parquet), or text as Criteo's (.tsv, .txt),
-    the first and the last also with .gz. Of ids, rows, ids per sample, reuse, and where hot rows lie are counted in
-    whole batches. To measure with the ids themselves, put their folder into the variable SHARDGYM_DATA.
+    With --devices the command writes a task, else a pool. FILE holds tables (.json, .csv), or ids: dlrm_datasets
+    (.pt), Parquet with a row per sample and a column of ids or of lists of ids per feature (.parquet), or text like
+    Criteo's (.tsv, .txt); the first and the last may be gzipped. Of ids, the command counts rows, ids per sample,
+    reuse, and where popular rows lie, in whole batches. To measure with the ids themselves, list their folder in the
+    variable SHARDGYM_DATA.
     """
     if optimizer is not None and topology is None:
         raise InputError("--optimizer: is of a task, give --devices")

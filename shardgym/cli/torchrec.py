@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option("--batch-size", required=True, type=click.IntRange(1), metavar="B", help="Samples per step.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
-    help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text as "
-    "Criteo's, of features cat_0 to cat_25, whose hashes are taken modulo the rows of their tables.",
+    help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text "
+    "like Criteo's, with features cat_0 to cat_25 whose hashes are taken modulo the rows of their tables.",
 )  # fmt: skip
 @click.option(
     "--pooling-factor", "factors", multiple=True, metavar="[NAME=]X", callback=by_name(ABOVE_0),
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--optimizer", type=click.Choice(get_args(Optimizer)),
-    help="Of all tables (default: what apply_optimizer_in_backward attached).",
+    help="Optimiser of all tables (default: what apply_optimizer_in_backward attached).",
 )  # fmt: skip
 @click.option(
     "--reserve", default="none", type=click.Choice(["none", "torchrec"]),
-    help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
-    "parameters and input buffers.",
+    help="Memory for the rest of the model: none, or by TorchRec's heuristic: 15 % and multiples of dense parameters "
+    "and input buffers.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Refuse a model that embeds something besides its collections.")
+@click.option("--strict", is_flag=True, help="Refuse a model that embeds something outside its collections.")
 @writes("task")
 @json_option
 def import_torchrec(
@@ -73,11 +73,11 @@ def import_torchrec(
     output: Path,
     as_json: bool,
 ) -> int:
-    """Make a task from your own TorchRec model.
+    """Make a task from your TorchRec model.
 
-    Its collections of embeddings become tables; what it embeds besides is named. MODEL is module:function, a
-    function without arguments that returns the model. It is called under the meta device, so that weights take no
-    memory. How often tables are accessed comes from a log of ids; what is assumed without one is said. From Python,
+    MODEL is module:function, which returns the model without arguments. It is called under the meta device, so weights
+    take no memory. Collections of embeddings become tables; the output names what else the model embeds. A log of ids
+    says how often tables are accessed; without one, the output says what is assumed. From Python,
     `shardgym.torchrec.import_model` takes any topology, TorchRec's constraints and more.
     """
     if log is not None and factors:
@@ -141,8 +141,8 @@ def make_model(name: str) -> nn.Module:
 @click.command("export", epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
-@click.option("--model", "model_name", metavar="MODEL", help="module:function; the plan is held against that model.")
-@click.option("--device-type", type=click.Choice(["cuda", "cpu"]), help="What runs it (default: cuda).")
+@click.option("--model", "model_name", metavar="MODEL", help="module:function: check the plan against this model.")
+@click.option("--device-type", type=click.Choice(["cuda", "cpu"]), help="Devices of the job (default: cuda).")
 @writes("plan of TorchRec")
 @json_option
 def plan_export(
@@ -150,9 +150,9 @@ def plan_export(
 ) -> int:
     """Write a plan as TorchRec's ShardingPlan.
 
-    `shardgym.torchrec.load` reads the file in a training script. The plan is checked before it leaves:
-    cover, memory, widths, ranks, and what TorchRec would get wrong without a word. Exit code 1 when it is infeasible. A
-    plan for groups of devices becomes that of one group, for DMPCollection.
+    `shardgym.torchrec.load` reads the file in a training script. The command checks that the plan covers all tables and
+    fits, and refuses what TorchRec would silently get wrong. A plan in groups becomes that of one group, for
+    DMPCollection. The exit code is 1 if the plan is infeasible.
     """
     from shardgym.torchrec import export_plan, save
 
@@ -182,9 +182,9 @@ def plan_export(
 @click.argument("sharding_plan", metavar="SHARDING_PLAN")
 @click.option(
     "--group-size", type=click.IntRange(1), metavar="N",
-    help="Ranks of the plan, if it is for groups in DMPCollection and its file does not say so.",
+    help="Ranks of a group, if the plan is for DMPCollection and its file does not say so.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Refuse a plan with modules that the task has no table of.")
+@click.option("--strict", is_flag=True, help="Refuse a plan with modules that are not in the task.")
 @writes("plan")
 @json_option
 def plan_import(
@@ -192,9 +192,8 @@ def plan_import(
 ) -> int:
     """Read TorchRec's ShardingPlan as a plan.
 
-    SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Modules that the task has no
-    table of, such as a collection that was not imported, are left out and named. Memory is not checked here: 'shardgym
-    plan show' says whether the plan fits.
+    SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote. Modules that are not in the task, such as a collection
+    that was not imported, are left out and named. 'shardgym plan show' says whether the plan fits into memory.
     """
     from shardgym.torchrec import import_plan, load
     from shardgym.torchrec.plan_file import PlanRecord

@@ -22,22 +22,22 @@ from shardgym.tasks.suites.spec import CostChoice
 
 @click.command("collect")
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="Where the measurements go.")
-@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="What is measured.")
+@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="Device to measure.")
 @click.option("--samples", type=click.IntRange(0), help="Shard sets, without repeats (default: 15,000).")
 @click.option("--steps", type=click.IntRange(0), help="Tasks of complete steps (default: 500; none on cuda).")
-@click.option("--space", "space_file", metavar="FILE", help="What shard sets are drawn from (JSON); see docs.")
-@click.option("--minutes", type=ABOVE_0, metavar="X", help="Begin nothing new after so long.")
-@click.option("--repeated", type=click.FloatRange(0, 1), help="Share that is measured twice (default: 0.15).")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of all draws.")
+@click.option("--space", "space_file", metavar="FILE", help="JSON file of what shard sets are drawn from.")
+@click.option("--minutes", type=ABOVE_0, metavar="X", help="Start no new sample after this time.")
+@click.option("--repeated", type=click.FloatRange(0, 1), help="Share of samples measured twice (default: 0.15).")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all draws.")
 @json_option
 def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) -> int:
-    """Measure what simulators are trained on.
+    """Measure the training data of simulators.
 
-    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Every measurement is appended
-    to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher numbers
-    it adds samples. At the end compute.parquet and steps.parquet are written. docs/machine.md has the space.
+    Samples are shard sets of one device and, on CPUs, complete steps of all devices of a plan. Every measurement is
+    appended to DIRECTORY/measurements.jsonl at once. After an interruption, the same command continues; with higher
+    numbers it adds samples. At the end it writes compute.parquet and steps.parquet. docs/machine.md explains --space.
 
-    Exit code 1 when a sample could not be measured.
+    The exit code is 1 if a sample could not be measured.
     """
     from shardgym.training import Space, collect
 
@@ -54,10 +54,10 @@ def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) ->
 @click.option(
     "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where weights and cards go."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of weights, split and order.")
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the samples (default: 100, more for few).")
-@click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
-@click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of weights, split and order.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the samples (default: 100, or more for few).")
+@click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into DIRECTORY/report.")
+@click.option("--force", is_flag=True, help="Overwrite weights in DIRECTORY.")
 @json_option
 def pretrain(
     data_folders: tuple[Path, ...],
@@ -70,10 +70,10 @@ def pretrain(
 ) -> int:
     """Train the simulator on measured samples.
 
-    DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
-    for the oracle, and for the judge if there are samples for it. Both are used with make_cost("simulator",
-    weights=FOLDER). Without complete steps among the samples, as from a GPU, they predict kernels alone, and
-    communication is latency and bytes over bandwidth. The same samples and seed give the same weights.
+    DATA is a folder that 'shardgym collect' wrote, or several. The command writes weights (safetensors) and a model
+    card (JSON) for the oracle, and for the judge if there are samples for it. Use them with make_cost("simulator",
+    weights=DIRECTORY). Without complete steps among the samples, as from a GPU, they predict kernels, and
+    communication is latency plus bytes over bandwidth. The same samples and seed give the same weights.
     """
     from shardgym.training.data import load_data
     from shardgym.training.fitting import FitSettings
@@ -114,15 +114,15 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
 @click.argument("solver_name", metavar="SOLVER")
 @click.option(
     "--suite", "suite_names", required=True, multiple=True, metavar="NAME",
-    help="Tasks like those of this suite; repeatable, for as many of each.",
+    help="Draw tasks like those of this suite. Repeat it to draw as many of each.",
 )  # fmt: skip
 @click.option("--oracle", metavar="NAME", help=f"The cost to learn from, {NOTATION} (default: the suite's).")
-@click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Training tasks to draw.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the draw and of training.")
+@click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Number of training tasks.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the draw and of training.")
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the solver's).")
-@click.option("--minutes", type=ABOVE_0, metavar="X", help="Begin no step after so long.")
+@click.option("--minutes", type=ABOVE_0, metavar="X", help="Start no step after this time.")
 @click.option("--out", help="Where the weights go (default: weights/SOLVER/SUITE/seed-N).")
-@click.option("--resume", is_flag=True, default=None, help="Go on from the checkpoint in FOLDER, if there is one.")
+@click.option("--resume", is_flag=True, default=None, help="Continue from the checkpoint, if there is one.")
 @json_option
 def fit(
     solver_name: str,
@@ -139,9 +139,9 @@ def fit(
     SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class; settings are those of its training. The class
     needs fit(tasks, cost, seed) and save(folder).
 
-    Tasks are drawn like those of the suite, but from the train half of its pool: no table of the suite is ever seen.
-    FOLDER gets the weights (safetensors), a card (JSON), and meanwhile a checkpoint and the learning curve. Killed at
-    any moment, the same command with --resume continues and gives the same weights as if nothing had happened.
+    Tasks are drawn like those of the suite, but from the train half of its pool, so the tables of the suite stay held
+    out. The command writes weights (safetensors), a card (JSON), a checkpoint and the learning curve. After an
+    interruption, the same command with --resume continues and ends with the same weights.
     """
     from shardgym.envs.tasks import training_tasks
 

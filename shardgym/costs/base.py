@@ -38,11 +38,12 @@ class CostModel(abc.ABC):
         name: as registered, or any short name.
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
-        hardware: tag of the hardware that the times are of; a class attribute will do where it is always the same.
-        learned: whether this was trained, so that a search which queried it profits from its errors.
-        replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
-        unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
-        host_memory: whether it prices plans with rows in the memory of hosts; likewise.
+        hardware: tag of the hardware of the times; a class attribute is enough if it is always the same.
+        learned: whether the model was trained, so that a search exploits its errors.
+        replicas: whether it prices plans in which several devices hold a shard. If not, such plans cost infinity, with
+            that reason.
+        unpooled: whether it prices unpooled tables and ids without repeats. If not, it refuses such tasks.
+        host_memory: whether it prices plans with rows in the memory of hosts, as with `replicas`.
         row_tiers: whether it prices plans in which rows of a table have different numbers of holders, kind "tiers".
     """
 
@@ -261,8 +262,8 @@ def make_cost(name: str, **settings: Any) -> CostModel:
         **settings: passed to the model, e.g. `device="cpu"`.
 
     Raises:
-        UnknownNameError: no such model; the closest names are given.
-        InputError: the model does not take these settings, or it is no complete `CostModel`.
+        UnknownNameError: no such model; the message offers the closest names.
+        InputError: the model does not take these settings, or is no complete `CostModel`.
         MissingDependencyError: the model needs an extra that is not installed.
     """
     cls = find_class("cost", GROUP, name)

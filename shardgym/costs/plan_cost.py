@@ -87,19 +87,18 @@ class PlanCost(Record):
     communication: Source = "modelled"
     #: Why there are no times; None for a feasible plan.
     reason: str | None = None
-    #: Of the machine while times were measured: what fixed work took, over what it takes at pace 1. All times are
-    #: proportional to it. Predictions are of pace 1.
+    #: Time of fixed work while times were measured, over its time at pace 1. All times are proportional to it.
+    #: Predictions are of pace 1.
     pace: Annotated[float, Field(gt=0)] = 1.0
     #: Relative standard error of `total_ms`; 0 for a deterministic cost.
     noise: Annotated[float, Field(ge=0)] = 0.0
     #: Measurements behind each time.
     repeats: Annotated[int, Field(ge=0)] = 1
-    #: Identifies times that were measured interleaved and may be compared without drift; "" if it does not matter.
+    #: Identifies times that were measured interleaved, and can be compared without drift; "" if it does not matter.
     session: str = ""
-    #: What a reader must know besides, e.g. that devices shared cores.
+    #: What a reader must know, e.g. that devices shared cores.
     notes: Annotated[tuple[str, ...], Field(max_length=100)] = ()
-    #: Whether ids travel while the step before computes, so that what they take is no part of `device_ms`; false where
-    #: there are none.
+    #: Whether ids travel while the previous step computes, so that `device_ms` does not count them; false without ids.
     ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
 

@@ -54,25 +54,25 @@ class Result(Record):
         suite: name of the suite.
         task_index: position of the task in the suite.
         task_hash: `digest` of the task.
-        solver: name the solver was asked for by, or its label in this run.
-        made_from: the name that `solver` is a label for; None when it is the name.
-        solver_settings: keyword arguments it was made with.
-        resolved_settings: all arguments of its class, defaults too; None where they are not known.
-        source_digest: SHA-256 of the file of its class; "" where there is none.
+        solver: name of the solver, or its label in this run.
+        made_from: name behind a label; None if `solver` is the name.
+        solver_settings: keyword arguments of its class.
+        resolved_settings: all arguments of its class, defaults included; None if unknown.
+        source_digest: SHA-256 of the file of its class; "" if there is none.
         weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others.
-        training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
-        seed: given to the solver.
+        training_time_s: seconds that training these weights took, not part of `solve_time_s`; None if unknown.
+        seed: seed of the solver.
         judge: name of the cost model that scored the plan.
         oracle: name of the cost model that the solver could query.
         hardware: the judge's hardware tag.
         status: see `Status`.
-        reason: one line, why status is not "ok".
-        plan: None when the solver returned none.
-        cost: None when there is no plan.
-        solve_time_s: seconds the solver took.
-        cpu_time_s: processor seconds of that, over all threads of the process; None where not known.
-        time_limit_s: given to the solver; None when there was none.
-        judge_settings: keyword arguments the judge was made with.
+        reason: one line that says why status is not "ok".
+        plan: the plan; None if the solver returned none.
+        cost: its cost by the judge; None without a plan.
+        solve_time_s: seconds that the solver took.
+        cpu_time_s: processor seconds of that, over all threads of the process; None if unknown.
+        time_limit_s: time limit of the solver; None if there was none.
+        judge_settings: keyword arguments of the judge.
         started: UTC, ISO 8601.
         versions: of shardgym, Python, torch, fbgemm and others that matter.
         commit: of the checkout, with "+" when it was modified; "" when not run from one.
@@ -298,8 +298,8 @@ def read_results(path: str | Path) -> pd.DataFrame:
         path: a records file, or a folder that is searched for such files.
 
     Returns:
-        Fields of `Result` but plan, cost and settings; of the cost `total_ms`, `noise` and `judge_version`; and the
-        `file`. Where there is no number, it is NaN.
+        The fields of `Result` without plan, cost and settings; `total_ms`, `noise` and `judge_version` of the cost; and
+        the `file`. A missing number is NaN.
 
     Raises:
         InputError: there are no records, or a line is damaged; file and line are named.

@@ -54,31 +54,30 @@ def evaluate(
 ) -> list[Result]:
     """Run solvers on a suite and keep one record per task, solver and seed.
 
-    Every solver solves a task with the oracle, then the judge scores all plans of the task in one call, then their
-    records are appended to `out/records.jsonl` and flushed. A failure is a record with a reason; tracebacks go to
-    `out/errors.log`. Killed at any moment, the file is whole and the same call finishes the rest.
+    Every solver solves a task with the oracle. The judge scores all plans of the task in one call, and their records
+    are appended to `out/records.jsonl` and flushed. A failure is a record with a reason; tracebacks go to
+    `out/errors.log`. After an interruption, the same call resumes the run.
 
     Args:
         suite: the tasks, with the name of the suite.
-        solvers: names, `SolverSpec` for a solver with settings or a label, classes, or solvers that were made.
+        solvers: names, classes, solver objects, or `SolverSpec` for a solver with settings or a label.
         out: folder of the records; one process at a time writes to it.
-        judge: scores the plans. A name, or a cost model, which the caller closes.
-        oracle: what solvers may query; another object than the judge.
-        track: judge and oracle in their stead: those of a `Track`, or of the suite's track with this judge, e.g.
-            "simulator". Without judge, oracle and track it is the suite's first track.
+        judge: cost that scores the plans: a name, or a cost model, which the caller closes.
+        oracle: cost that solvers may query; another object than the judge.
+        track: replaces judge and oracle: a `Track`, or the judge of one of the suite's tracks, e.g. "simulator". The
+            default is the suite's first track.
         seeds: every solver solves every task once per seed.
-        limit: only the first so many tasks.
-        resume: how existing records are treated, see `Resume`.
-        time_limit_s: passed to solvers that take one.
-        timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
-        isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`): what ends
-            that process, or changes what is in it, concerns no other solver and no record. When False, solvers work in
-            this process, e.g. below a debugger, and there is no timeout. None: where the system has fork, and the
-            oracle does not measure.
+        limit: number of tasks, from the first one; None for all.
+        resume: what happens to existing records, see `Resume`.
+        time_limit_s: time limit for solvers that take one.
+        timeout_s: seconds after which a solver is stopped; its plan is then recorded as an error.
+        isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`), so that a
+            crash concerns no other solver and no record. If False, solvers work in this process, e.g. for a debugger,
+            and there is no timeout. None: True if the system has fork and the oracle does not measure.
         engine: where tasks are solved and scored: "here", one after the other; "loky", in processes of this machine;
-            "ray", on a Ray cluster; or one by `shardgym.engines.make_engine`. Records are written here, as tasks are
-            done. A worker that is lost is replaced, and its task done again.
-        progress: draw progress bars on standard error when it is a terminal.
+            "ray", on a Ray cluster; or an engine of `shardgym.engines.make_engine`. This process writes the records, as
+            tasks are done. A lost worker is replaced, and its task repeated.
+        progress: draw progress bars on standard error if it is a terminal.
 
     Returns:
         The records of these solvers, seeds and tasks, old and new, by task, then solver, then seed.

@@ -21,7 +21,7 @@ GROUP = "shardgym.solvers"
 
 
 class Observer(Protocol):
-    """Called by a solver with every new best plan and its cost."""
+    """A function that a solver calls with every new best plan and its cost."""
 
     def __call__(self, plan: ShardingPlan, cost_ms: float) -> None:
         """Receive a new best plan; `cost_ms` is what the solver's cost model predicts or measures."""
@@ -31,12 +31,14 @@ class Observer(Protocol):
 class Solver(Protocol):
     """A class with this method is a solver; nothing has to be inherited.
 
-    Options that a solver does not take (all after `seed`) may be left out of its signature. A
-    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`; one that
-    may lack what every task needs, a method `check_ready(cost)`, see `check_ready`. A learned one
-    has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
-    `training_time_s`, the seconds that it took to train them; records hold both. One that proves how good its plans are
-    has `lower_bound_ms`: by the oracle, no plan of the kinds that it makes takes less on the last task; or None.
+    `solve` may leave out options after `seed` that it does not take. Optional members:
+
+    - `warm_up(task, cost)` compiles or loads before the clock starts, see `warm_up`.
+    - `check_ready(cost)` raises `InputError` if the solver cannot solve anything, see `check_ready`.
+    - `weights_digest`, of a learned solver: SHA-256 of the weights that it solved with, or None. Records hold it.
+    - `training_time_s`, of a learned solver: seconds that training took. Records hold it.
+    - `lower_bound_ms`, of a solver that proves bounds: the oracle prices no plan of the kinds that it makes lower, on
+      the last task; or None.
     """
 
     def solve(

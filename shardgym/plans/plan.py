@@ -35,14 +35,14 @@ _ALIKE = operator.attrgetter("table", "columns", "devices", "compute_kernel", "c
 class ShardingPlan(Record):
     """A complete plan for one task. Plans with the same shards are equal; their order does not matter.
 
-    Rows of some columns that the same devices hold under one kernel, and that follow each other, are one shard, however
-    many were given: no operator runs them apart. Adjacent columns stay apart, as FBGEMM runs them.
+    Adjacent row ranges with the same columns, holders and kernel are joined into one shard, as no operator runs them
+    apart. Adjacent column ranges stay apart, as FBGEMM runs them.
 
     Attributes:
         task_hash: `digest` of the task that the plan is for.
         shards: sorted by table, rows, columns and devices.
         group_size: consecutive devices that hold all tables together, in 2D parallelism; each group takes its share of
-            the samples. None, the usual case, is one group of all devices.
+            the samples. None: one group of all devices.
     """
 
     task_hash: Digest

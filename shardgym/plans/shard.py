@@ -35,17 +35,17 @@ _CACHE_SLOT_BYTES = 16
 class Shard(Record):
     """A rectangle of one table, and the devices that hold it.
 
-    One device: the rectangle is sharded. All devices: it is replicated, which TorchRec calls data parallel. One in each
-    block of consecutive devices: each block has a copy of its own, as groups of 2D parallelism have.
+    With one device, the rectangle is sharded. With all devices, it is replicated, which TorchRec calls data parallel.
+    With one device in each block of consecutive devices, each block has a copy, as groups of 2D parallelism have.
 
     Attributes:
         table: name of the table.
         rows: first row and the row after the last.
         columns: first column and the column after the last.
         devices: numbers of the devices that hold it, ascending; one number stands for a single one.
-        compute_kernel: which memory its rows are in. "fused", the usual case: the device's. "fused_uvm": the host's.
-            "fused_uvm_caching": the host's, with a cache on the device.
-        cache_load_factor: share of its rows that the cache has room for; 0 where there is no cache.
+        compute_kernel: memory of its rows. "fused": the device's. "fused_uvm": the host's. "fused_uvm_caching": the
+            host's, with a cache on the device.
+        cache_load_factor: share of its rows that the cache has room for; 0 without a cache.
 
     Raises:
         InputError: a cache without a share, a share without a cache, or what every record refuses.

@@ -56,12 +56,11 @@ class ZipfIds(Record):
     Attributes:
         s: exponent; larger means more skew.
         q: shift; larger flattens the head. At least -0.5.
-        row_order: where popular rows lie. "by_frequency": rank x is row x, as where ids were given out by frequency.
-            "scattered": ranks are spread over the rows as by a hash function. "blocks": `block_rows` neighbours by rank
-            are neighbours by row, and these blocks are scattered. None where nobody knows: then ids are drawn as
-            scattered, and every range of rows counts as having its fair share of lookups.
-        block_rows: of each block; the last ones of a table that do not fill a block are its least popular ones. Given
-            for "blocks" alone.
+        row_order: where popular rows lie. "by_frequency": rank x is row x, as after a remapping by frequency.
+            "scattered": ranks are spread over the rows, as by a hash function. "blocks": `block_rows` neighbours by
+            rank are neighbours by row, and these blocks are scattered. None: unknown; ids are drawn as scattered, and
+            every range of rows counts as having its fair share of lookups.
+        block_rows: rows of a block, for "blocks" alone. Rows at the end that fill no block are the least popular ones.
 
     Raises:
         InputError: `block_rows` without blocks, or blocks without it.
@@ -87,9 +86,9 @@ class RangeIds(Record):
     """Lookups by ranges of rows: a histogram over the rows of a table, measured or made up.
 
     Attributes:
-        shares: of the lookups in each of n equal ranges; range i starts at row `i * rows // n`.
-        s: exponent of the Zipf law inside each range, over scattered rows; 0 where all rows of it are equally likely.
-        q: its shift.
+        shares: share of the lookups in each of n equal ranges; range i starts at row `i * rows // n`.
+        s: exponent of the Zipf law inside each range, over scattered rows; 0 makes its rows equally likely.
+        q: shift of that law.
 
     Raises:
         InputError: the shares do not sum to 1.
@@ -115,14 +114,14 @@ class RecordedIds(Record):
 
     Attributes:
         file: name of the file, without folders.
-        feature: which of the file's features, by the name that its stream gives it.
-        samples: that are recorded, from the first one of the file on.
-        batch_size: samples of the whole batches that these are, in which distinct rows were counted.
-        sha256: over lengths and over ids, see `shardgym.tables.streams.statistics`; compared when the ids are loaded.
-        hash_size: what ids of the file are taken modulo, to become rows; None where they are rows.
-        range_shares: of the recorded lookups in each of n equal ranges of rows, as in `RangeIds`. None where nobody has
-            counted: then every range of rows counts as having its fair share.
-        range_distinct: of the distinct rows of batches, likewise; given together.
+        feature: name of the feature in the stream of the file.
+        samples: number of recorded samples, from the start of the file; whole batches.
+        batch_size: samples of the batches in which distinct rows were counted.
+        sha256: digest of lengths and ids, see `shardgym.tables.streams.statistics`; compared when the ids are loaded.
+        hash_size: ids of the file are taken modulo this to become rows; None if they are rows.
+        range_shares: share of the recorded lookups in each of n equal ranges of rows, as in `RangeIds`. None: not
+            counted; every range of rows counts as having its fair share.
+        range_distinct: share of the distinct rows of batches in each range; given with `range_shares`.
 
     Raises:
         InputError: shares do not sum to 1, one of the two is missing or has another length, or samples are no whole
@@ -179,20 +178,19 @@ class EmbeddingTable(Record):
         name: unique within a task.
         num_embeddings: rows.
         embedding_dim: columns.
-        pooling_factor: mean number of ids per sample, of all its features together; 0 for a table that is never looked
-            up.
-        ids: where ids come from when the table is measured.
+        pooling_factor: mean number of ids per sample, of all its features together; 0 for a table that is never used.
+        ids: distribution of the ids, or the recording that they come from.
         reuse_histogram: 17 shares, summing to 1 (or all 0 for an unused table), of the distinct rows touched by one
             batch by how often the batch touches them: exactly once, (1, 2], (2, 4], ..., (16384, 32768], more.
             The batch is that of the table's pool or task. None when unknown.
-        precision: of its weights, where it is not the task's. What is communicated has the task's.
-        optimizer: of its rows, where it is not the task's.
+        precision: precision of its weights, if not the task's. What is communicated has the task's.
+        optimizer: optimiser of its rows, if not the task's.
         num_features: features that share the table: bags per sample, each with an output of its own.
         weighted: whether each id comes with a weight of 4 bytes.
-        pooling: whether rows of a bag are added up, averaged, or put out one for each id as for sequences: "none",
-            TorchRec's `PoolingType.NONE`.
-        run_length: lookups of a row that follow each other, on average, as where samples of one user do: one device has
-            them, where others lie anywhere in the batch. Ids that are drawn are repeated so often.
+        pooling: "sum" or "mean" of the rows of a bag; or "none", TorchRec's `PoolingType.NONE`: a row for each id, as
+            for sequences.
+        run_length: mean number of consecutive lookups of a row, as in batches that go user by user; they fall on the
+            same device. Drawn ids are repeated this often.
     """
 
     name: Name

@@ -33,12 +33,12 @@ _LEAST_SKEW = 0.01
 
 
 class DrawnStream(IdStream):
-    """Ids of tables by `draw_bags`, batch after batch; batches of another size have other ids.
+    """A stream of ids that tables draw from their laws. Another batch size draws other ids.
 
     Args:
-        tables: each is a feature, with its name.
-        samples: of the stream.
-        seed: of the draws.
+        tables: each is a feature of the stream, under its name.
+        samples: number of samples of the stream.
+        seed: seed of the draws.
 
     Raises:
         InputError: two tables have the same name.
@@ -70,21 +70,20 @@ def pool_of_stream(
     embedding_dim: int | Mapping[str, int] = PLACEHOLDER_DIM,
     fit: bool = False,
 ) -> TablePool:
-    """Make a table of each feature of a stream.
+    """Make a pool with a table for each feature of a stream.
 
-    A table has the rows that its ids are of, their mean number per sample, the reuse of rows in batches, and run
-    lengths. To measure with recorded ids later, put the folder of their file into the environment variable
-    `SHARDGYM_DATA`.
+    Rows, ids per sample, reuse of rows in batches and run lengths are counted. To measure with the recorded ids later,
+    list the folder of their file in the environment variable `SHARDGYM_DATA`.
 
     Args:
-        stream: of ids.
-        batch_size: samples per batch; those that the source says it holds when None.
+        stream: the ids.
+        batch_size: samples per batch; None: as the source says.
         embedding_dim: width of all tables, or by feature.
-        fit: whether ids of tables are drawn from a law that is fitted, rather than those that are recorded.
+        fit: whether tables draw ids from a fitted law instead of using the recorded ones.
 
     Raises:
-        InputError: no batch size, a stream that holds no whole batch, or no ids; ids that are drawn, or too
-            many to be kept, without `fit`; or a width for a feature that is none.
+        InputError: there is no batch size, no whole batch or no id; without `fit`, ids are in no file or too many to
+            keep; or `embedding_dim` names an unknown feature.
     """
     batch_size = stream.batch_size if batch_size is None else batch_size
     if batch_size is None:

@@ -32,30 +32,31 @@ Reserved = Annotated[Whole, Field(ge=0, le=2**60)]
 
 @dataclass(frozen=True, config=CONFIG)
 class StepMemory(Record):
-    """How much of what a step handles is in memory at the same time, where it takes most.
+    """What a training step keeps in memory at its peak, besides weights and optimiser state.
 
-    The defaults are those of TorchRec 1.8, fitted to the peaks of its steps (`studies/step_memory`): gloo's copies for
-    tables cut by rows are in them. A shard has `id_copies`, `output_copies`, `partial_sum_copies` and
-    `gradient_copies`, so it is larger where more falls into it. The others every device has, whatever the plan. Sums of
-    tables cut by rows that a device receives without holding a piece of them are not counted.
+    The defaults are fitted to the peaks of TorchRec 1.8 (`studies/step_memory`), with gloo's copies for tables cut by
+    rows. `id_copies`, `output_copies`, `partial_sum_copies` and `gradient_copies` belong to shards and grow with their
+    load. The others are the same on every device, whatever the plan. Sums of tables cut by rows that a device receives
+    without holding a piece of them are not counted.
 
     Attributes:
-        reserved_bytes: for the dense part of the model, its activations and the framework, on each device; one number
-            stands for all.
-        input_copies: batches of a device's own samples: ids, their weights and lengths. TorchRec's pipelines hold two
-            or three, its heuristic reservation counts 20.
-        id_copies: of the ids, weights and lengths that a shard receives: as they arrive, in order, and what the
-            backward pass sorts them with.
-        output_copies: of what a shard with all rows of its table pools for the samples that it serves: values and
-            gradients. Of an unpooled table, of the rows of all ids that a shard receives.
-        partial_sum_copies: the same of a shard with some of the rows, which pools partial sums of all these samples.
-        joined_output_copies: of what all tables put out for a device's own samples: as it arrives, joined, and as
-            gradients.
-        gradient_copies: of the dense gradient of a shard that all devices hold; two with DistributedDataParallel.
-        quantizer_copies: of what a quantiser makes of a shard's outputs, which then are FP32, where the task
-            communicates in FP16. 0 says that operators put out FP16 themselves.
-        hot_quantile: the hottest batch is that of so many in which most ids fall into a shard: 0.999 is the worst of a
-            thousand. Recorded ids have a hottest batch of their own.
+        reserved_bytes: bytes for the dense part of the model, its activations and the framework on each device; one
+            number stands for all devices.
+        input_copies: copies of the batch of a device: ids, their weights and lengths. TorchRec's pipelines hold two or
+            three, its heuristic reservation counts 20.
+        id_copies: copies of the ids, weights and lengths that a shard receives: as they arrive, in order, and as the
+            backward pass sorts them.
+        output_copies: copies of the outputs of a shard with all rows of its table: values and gradients. An unpooled
+            table puts out a row for each id that the shard receives.
+        partial_sum_copies: copies of the partial sums of a shard with some of the rows.
+        joined_output_copies: copies of the outputs of all tables for the samples of a device: as they arrive, joined,
+            and as gradients.
+        gradient_copies: copies of the dense gradient of a shard that all devices hold; two with
+            DistributedDataParallel.
+        quantizer_copies: copies that a quantiser makes of a shard's FP32 outputs if the task communicates in FP16. 0:
+            operators put out FP16 themselves.
+        hot_quantile: quantile of batches, by ids that fall into a shard, in which a plan has to fit: 0.999 is the worst
+            of a thousand. Recorded ids have a hottest batch of their own.
     """
 
     reserved_bytes: tuple[Reserved, ...] = (0,)

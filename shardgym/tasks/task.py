@@ -96,19 +96,19 @@ class ShardingTask(Record):
         tables: at least one, with distinct names.
         topology: the devices.
         batch_size: samples of one training step over all devices (global).
-        precision: of what is communicated, and of the weights of tables that do not say otherwise. A table that says
-            the same is kept as one that says nothing.
-        optimizer: of tables that do not say otherwise; its state counts against memory. Where all tables say the same,
-            it is kept as that of the task, and they say nothing.
+        precision: precision of what is communicated, and of the weights of tables without one of their own. A table
+            with the same precision is kept as one without.
+        optimizer: optimiser of tables without one of their own; its state counts against memory. If all tables have the
+            same, it is kept as that of the task.
         name: for display, e.g. "dlrm4-v1/17".
-        step_memory: says that the topology's memory has to hold all of a training step, and what a step takes besides
-            weights and optimiser state. None, the usual case, says that memory is for these two alone.
-        dedup_ids: whether each device sends every distinct id of its own samples once per table. Of an unpooled table
-            it gets one row back for each, and repeats it where it is needed: TorchRec's `use_index_dedup`. Of a pooled
-            table it sends besides, for each lookup, which id it is, and bags are pooled as ever; TorchRec has no such.
-        group_sync_interval: steps after which groups of 2D parallelism exchange weights and optimiser states. It is
-            TorchRec's `dmp_collection_sync_interval_batches`. Where it is given, solvers may choose plans in groups.
-            None, the usual case, leaves groups to who asks for them, and such plans exchange after every step.
+        step_memory: what a training step takes besides weights and optimiser state; the topology's memory then has to
+            hold all of it. None: memory is for weights and optimiser state alone.
+        dedup_ids: whether each device sends every distinct id of its own samples once per table. For an unpooled table
+            it gets one row back for each, as with TorchRec's `use_index_dedup`. For a pooled table it also sends, for
+            each lookup, which id it is; TorchRec does not have this.
+        group_sync_interval: steps after which groups of 2D parallelism exchange weights and optimiser states:
+            TorchRec's `dmp_collection_sync_interval_batches`. If it is given, solvers may choose plans in groups. None:
+            they choose none, and groups exchange after every step.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})

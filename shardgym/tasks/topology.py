@@ -28,21 +28,20 @@ class Topology(Record):
 
     Attributes:
         num_devices: devices, numbered from 0.
-        memory_bytes: what embedding weights and optimiser state may take on each device, or all of a training step
-            where the task has `step_memory`; one integer stands for all.
+        memory_bytes: memory of each device for weights and optimiser state, or for all of a training step if the task
+            has `step_memory`; one integer stands for all devices.
         device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
         fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
-        host_size: consecutive devices of one machine, where a fast domain has several machines; None, the usual case,
-            says that a fast domain is one machine.
+        host_size: consecutive devices of one machine, if a fast domain has several machines; None: a fast domain is one
+            machine.
         intra_bandwidth: bytes per second that one device can send inside its fast domain.
         inter_bandwidth: bytes per second that one device can send to other domains.
         intra_latency_ms: start-up time of a collective inside a domain.
         inter_latency_ms: start-up time of a collective across domains.
-        host_memory_bytes: what weights and optimiser states may take in the memory of each host; 0, the usual case,
-            says that plans may not use it.
-        host_bandwidth: bytes per second and direction that each device reads or writes there, over PCIe or another bus;
-            None says what is known of `device`.
+        host_memory_bytes: memory of each host for weights and optimiser state; 0: plans may not use it.
+        host_bandwidth: bytes per second and direction between a device and its host, over PCIe or another bus; None:
+            what is known of `device`.
     """
 
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]

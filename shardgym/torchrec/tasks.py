@@ -359,7 +359,9 @@ class Reserve(Record):
     The parts and their defaults are those of TorchRec's `HeuristicalStorageReservation`: a share of the memory as a
     margin, a multiple of the dense parameters for gradients, optimiser and DistributedDataParallel, and copies of the
     ids of a rank's batch in the buffers of a training pipeline. Activations are yours to know. What shards have in
-    flight comes on top, as in TorchRec's `EmbeddingStorageEstimator`; see `StepMemory`.
+    flight comes on top, as in TorchRec's `EmbeddingStorageEstimator`; see `StepMemory`. TorchRec's
+    `FixedPercentageStorageReservation(percentage)` is `Reserve(percentage, 0, 0)`, and its
+    `FixedAbsoluteStorageReservation(hbm_reserved_bytes)` is `Reserve(0, 0, 0, hbm_reserved_bytes)`.
 
     Values out of range raise `InputError`.
 

@@ -1,4 +1,4 @@
-"""Who holds up a step: checked by moving the tables that are named, with the same cost model."""
+"""The bottleneck of a step: checked by moving the tables that are named, with the same cost model."""
 
 import re
 from random import Random
@@ -89,7 +89,7 @@ def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_larg
     assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
     text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), cost, width=4000)
     assert "slowest: device 2, 16.000 ms, 5.000 ms of which it waits for device 1" in text
-    assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
+    assert "bottleneck: device 1, the step is 5.000 ms longer than for the next device" in text
 
 
 @pytest.mark.parametrize("hardware", ["cpu-core", "a100"])
@@ -118,7 +118,7 @@ def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
 def test_devices_that_are_even_are_said_to_be():
     """Two that hold up the step alike are not: each of them does more than the mean device."""
     assert "devices are even within 1 % of the step" in even([5.0, 5.01, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
-    assert "held up by: no device, devices are even" in (text := even([5.0] * 8))
+    assert "bottleneck: no device, devices are even" in (text := even([5.0] * 8))
     assert "tables responsible" not in text
     assert "its compute sets it apart" in even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
 

@@ -40,7 +40,7 @@ def test_the_worst_devices_and_their_tables_are_named():
     assert "fullest: device 0, 100.0 % of its memory" in text
     assert "slowest: device 0, 3.000 ms" in text
     held_up = (
-        "held up by: device 0, the step is 2.000 ms longer than for the next device; "
+        "bottleneck: device 0, the step is 2.000 ms longer than for the next device; "
         "its compute 3.000 ms, 1.50 times the mean; its exchange without waiting"
     )
     assert held_up in " ".join(text.split())

@@ -32,7 +32,7 @@ def test_the_best_candidate_solves_tasks_that_it_was_not_told_of(evolve, tmp_pat
     evolve.main(["--out", str(tmp_path / "evolved"), "--rounds", "1", "--model", model(tmp_path, candidate)])
     first, best = capsys.readouterr().out.splitlines()
     assert first.startswith("candidate 0: ")
-    assert "held up by" in first
+    assert "bottleneck: " in first
     assert best.startswith("best: candidate 0")
     assert float(best.split()[-3]) < 1
 

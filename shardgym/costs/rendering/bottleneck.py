@@ -1,8 +1,8 @@
-"""What makes a plan as slow as it is: the device that holds up the step, why, and the tables behind it.
+"""The bottleneck of a plan: the device that the others wait for, why, and the tables behind it.
 
 In the forward exchange all devices wait for the last one, and the wait counts as forward communication. A step takes
 the longest time until a device enters that exchange, plus the longest time from then on. One device or two set these
-times; the others only wait. So the device with the largest sum may have waited for the one that holds up the step.
+times; the others only wait. So the device with the largest sum may have waited for the bottleneck device.
 
 Where ids are not hidden (`shardgym.costs.links.exchange_times`), devices are busy with ids and forward compute before
 that exchange; where they are, with compute and the exchange of gradients. Some costs know no wait, `torchrec_rating`
@@ -41,7 +41,7 @@ _MAX_NAMED_TABLES = 5
 
 
 class Bottleneck(NamedTuple):
-    """The device that holds up a step."""
+    """The bottleneck device of a step."""
 
     device: int
     compute_ms: Floats  #: forward plus backward, of every device, shape (D,)
@@ -128,14 +128,14 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
     slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}"
     if is_even and found.margin_ms < _SHOWN_MS:
-        return [*lines, slowest, f"held up by: no device, {why}"]
+        return [*lines, slowest, f"bottleneck: no device, {why}"]
     compute, exchange = (
         f"{times[found.device]:.3f} ms, {_as_times_mean(times.tolist(), found.device)}"
         for times in (found.compute_ms, found.exchange_ms)
     )
     lines += [
         slowest,
-        f"held up by: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
+        f"bottleneck: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
         f"its compute {compute}; its exchange without waiting {exchange}; {why}",
     ]
     if found.cause != "other":

@@ -1,4 +1,4 @@
-"""Plans as text: one plan, with what holds up its step; or two, side by side."""
+"""Plans as text: one plan with its bottleneck, or two, side by side."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ def load_pool(name_or_path: str | Path) -> TablePool:
     """Load a pool.
 
     Args:
-        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables, or ids
-            that say their batch size, `.pt` or `.pt.gz` from dlrm_datasets. Of other streams of ids, `pool_of_stream`
-            makes a pool, and so does `shardgym import-tables`.
+        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables, or
+            `.pt` or `.pt.gz` from dlrm_datasets. `pool_of_stream` and `shardgym import-tables` make pools of other
+            files of ids.
 
     Raises:
-        UnknownNameError: neither a known name nor a path; the closest names are in the message.
+        UnknownNameError: neither a known name nor a path; the message offers the closest names.
         InputError: the file cannot be read or holds something else.
     """
     text = str(name_or_path)

@@ -228,15 +228,16 @@ def open_stream(
 
     Args:
         path: a file of dlrm_datasets (`.pt`, `.pt.gz`); a Parquet file with a row per sample and, for each feature, a
-            column of ids or of lists of ids (`.parquet`); or text as Criteo's, with a label, 13 numbers and 26 columns
-            of hexadecimal ids between tabs (`.tsv`, `.txt`, also with `.gz`).
-        features: which; all by default. Those of Criteo's text are cat_0 to cat_25, those of dlrm_datasets t000 and on.
-        hash_size: what ids are taken modulo, to become rows: for all features, or by feature. By default ids are rows.
-            Text needs one for each feature that is read, as its ids are hashes of 32 bits.
-        samples: read at most so many, from the first one on.
+            column of ids or of lists of ids (`.parquet`); or text like Criteo's, with a label, 13 numbers and 26
+            columns of hexadecimal ids between tabs (`.tsv`, `.txt`, also with `.gz`).
+        features: names of the features to read; None for all. Criteo's are cat_0 to cat_25, those of dlrm_datasets
+            start at t000.
+        hash_size: ids are taken modulo this to become rows: one number for all features, or one by feature. By default
+            ids are rows. Text needs it for each feature, because its ids are hashes of 32 bits.
+        samples: read at most this many samples, from the first one on.
 
     Raises:
-        InputError: the file cannot be read, or ends in something else; or an argument is none of these.
+        InputError: the file cannot be read, its ending is unknown, or an argument is invalid.
         UnknownNameError: it has no such feature.
         MissingDependencyError: pyarrow is not installed, for Parquet.
     """

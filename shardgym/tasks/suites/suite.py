@@ -38,9 +38,8 @@ class Suite(Sequence[ShardingTask]):
         description: one sentence.
         tracks: ways to score plans, the default one first.
         source: builds the tasks.
-        digests: one per task, compared with every task that is built; None where none are published.
-        solvers: what `shardgym run` runs where no solver is named, each written as for `--solver`; empty where the
-            suite names none.
+        digests: one per task, compared with every task that is built; None if none are published.
+        solvers: solvers of `shardgym run` if none is named, each written as for `--solver`.
     """
 
     name: str

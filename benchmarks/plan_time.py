@@ -3,12 +3,10 @@
     python benchmarks/plan_time.py [--solver NAME[,KEY=VALUE...] ...] [--tables 10 30 ...] [--devices 4 8 32]
         [--repeats N] [--limit SECONDS] [--json]
 
-A figure is the median over `--repeats` tasks, each solved once on one thread after a plan that does not
-count; tasks have tables of the synthetic pool, and memory does not bind. The oracle is the simulator. Training,
-compiling and loading do not count.
-
-A solver that takes longer than `--limit` for one plan, which is then the figure, with a star, is asked for no larger
-sizes on as many devices: "-". Nothing is stopped half-way. Where there is no plan, standard error has the reason.
+A figure is the median over `--repeats` tasks, each solved once on one thread after a plan that does not count; tasks
+have tables of the synthetic pool, and memory does not bind. The oracle is the simulator. Training, compiling and
+loading do not count. A solver that takes longer than `--limit`, or finds no plan, is asked for no larger sizes on as
+many devices.
 """
 
 import argparse
@@ -16,9 +14,7 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import time
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -31,9 +27,8 @@ from tqdm import tqdm
 from shardgym import CostModel, make_cost
 from shardgym.cli.common import open_solver
 from shardgym.errors import ShardGymError
-from shardgym.evaluation.solver import Solver, call_solver, solver_names, warm_up
+from shardgym.evaluation.solver import call_solver, solver_names, warm_up
 
-TOO_LONG = "-"
 #: Takes as long as its measurements, minutes a plan, so it is timed only where it is named.
 MEASURES = "measured_rerank"
 
@@ -53,69 +48,32 @@ def main() -> None:
     torch.set_num_threads(1)
     names = given.solver or [name for name in solver_names() if name != MEASURES]
     cost = make_cost("simulator")
-    rows = [
-        row(name, sorted(given.tables), devices, cost, given.repeats, given.limit)
-        for devices, name in tqdm(list(itertools.product(given.devices, names)), disable=None)
-    ]
-    if given.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        cells = [{key: shown(value) for key, value in row.items()} for row in rows]
-        align = ("right", "left", *["right"] * len(given.tables))
-        print(tabulate(cells, headers="keys", colalign=align, disable_numparse=True))
+    rows = []
+    for devices, name in tqdm(list(itertools.product(given.devices, names)), disable=None):
+        rows.append({"devices": devices, "solver": name})
+        for tables in sorted(given.tables):
+            seconds = plan_s(name, tables, devices, cost, given.repeats)
+            rows[-1][f"{tables} tables"] = None if seconds is None else 1000 * seconds
+            if seconds is None or seconds > given.limit:
+                break
+    print(json.dumps(rows, indent=2) if given.json else tabulate(rows, headers="keys", floatfmt=",.3g"))
 
 
-def row(name: str, sizes: list[int], devices: int, cost: CostModel, repeats: int, limit_s: float) -> dict[str, Any]:
-    """Time a solver on ascending numbers of tables.
-
-    Args:
-        name: of the solver, with settings.
-        sizes: numbers of tables.
-        devices: of all tasks.
-        cost: the oracle.
-        repeats: tasks of each size.
-        limit_s: seconds after which a solver is too slow.
-
-    Returns:
-        Milliseconds by number of tables; text where there is no figure.
-    """
-    cells: dict[str, Any] = {"devices": devices, "solver": name}
-    late = False
-    for tables in sizes:
-        cells[str(tables)] = TOO_LONG
-        if late:
-            continue
-        try:
-            seconds = times(open_solver(name), tables, devices, cost, repeats, limit_s)
-        except ShardGymError as error:
-            print(f"{name}, {tables} tables on {devices} devices: {error}", file=sys.stderr)
-            cells[str(tables)] = "no plan"
-            continue
-        late = seconds[-1] > limit_s
-        cells[str(tables)] = f"{1000 * seconds[-1]:,.0f}*" if late else 1000 * statistics.median(seconds)
-    return cells
-
-
-def shown(value: Any) -> str:
-    """Return a cell as text, milliseconds with three digits."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
-    return str(value)
-
-
-def times(solver: Solver, tables: int, devices: int, cost: CostModel, repeats: int, limit_s: float) -> list[float]:
-    """Return the processor seconds of some plans after one that does not count; only the last may be over the limit."""
-    seconds: list[float] = []
+def plan_s(name: str, tables: int, devices: int, cost: CostModel, repeats: int) -> float | None:
+    """Return the median of processor seconds of a solver's plans; None where it finds none."""
+    solver = open_solver(name)
+    seconds = []
     for seed in (0, *range(repeats)):
         task = benchmark_task(tables, devices, seed)
         if not seconds:
             warm_up(solver, task, cost)
         start = time.process_time()
-        call_solver(solver, task, cost, seed)
+        try:
+            call_solver(solver, task, cost, seed)
+        except ShardGymError:
+            return None
         seconds.append(time.process_time() - start)
-        if seconds[-1] > limit_s:
-            return seconds
-    return seconds[1:]
+    return statistics.median(seconds[1:])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,23 +79,6 @@ CLAIMS = (
 )  # fmt: skip
 
 
-class BoardResults(NamedTuple):
-    """The solvers of the boards of a suite: one, or several measurements of it."""
-
-    name: str  #: of the suite
-    costs_ms: dict[str, Floats]  #: by solver that is on all boards: geometric mean over them, NaN without one, (T,)
-
-    @classmethod
-    def of(cls, name: str, boards: Sequence[Board]) -> BoardResults:
-        """Sort the records of boards by solver."""
-        found: dict[str, list[Floats]] = defaultdict(list)
-        for board in boards:
-            for results in SolverResults.of_board(board):
-                found[results.solver].append(results.cost_ms)
-        means = {name: np.exp(np.mean(np.log(own), axis=0)) for name, own in found.items() if len(own) == len(boards)}
-        return cls(name, means)
-
-
 def main() -> None:
     """Read the boards and print the claims."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -105,11 +88,15 @@ def main() -> None:
     of_suite: dict[str, list[Board]] = defaultdict(list)
     for board in load_boards(arguments.folders):
         of_suite[board.run.suite].append(board)
-    boards = [BoardResults.of(suite, members) for suite, members in of_suite.items()]
+    suites = {suite: costs_of(boards) for suite, boards in of_suite.items()}
     rows = []
     for claim in CLAIMS:
-        rows += [check(claim, board) for board in boards]
-        rows += check_families(claim, boards)
+        rows += [check(claim, suite, costs_ms) for suite, costs_ms in suites.items()]
+        names = {claim.solver, *claim.rivals}
+        for family, members in FAMILIES.items() if len(names) == 2 else ():
+            costs = [suites[suite] for suite in members if suite in suites and names <= suites[suite].keys()]
+            if len(costs) > 1:
+                rows.append(check(claim, family, {name: np.concatenate([of[name] for of in costs]) for name in names}))
     # Rows of what a board lacks are shorter.
     rows = [{column: row.get(column, "") for column in COLUMNS} for row in rows]
     if arguments.out:
@@ -120,39 +107,33 @@ def main() -> None:
     print(tabulate(rows, headers="keys"))
 
 
-def check(claim: Claim, board: BoardResults) -> dict[str, Any]:
-    """Return a row for all tasks of a board."""
-    row = {"claim": claim.text, "published": claim.published, "board": board.name}
-    rivals = [name for name in claim.rivals if name in board.costs_ms]
-    lacking = [name for name in (claim.solver, *claim.rivals) if name not in board.costs_ms]
+def costs_of(boards: Sequence[Board]) -> dict[str, Floats]:
+    """Return costs in ms by solver that is on all boards of a suite: geometric mean over them, NaN without one, (T,)."""
+    found: dict[str, list[Floats]] = defaultdict(list)
+    for board in boards:
+        for results in SolverResults.of_board(board):
+            found[results.solver].append(results.cost_ms)
+    return {name: np.exp(np.mean(np.log(own), axis=0)) for name, own in found.items() if len(own) == len(boards)}
+
+
+def check(claim: Claim, title: str, costs_ms: dict[str, Floats]) -> dict[str, Any]:
+    """Return a row for all tasks of a suite or a family."""
+    row = {"claim": claim.text, "published": claim.published, "board": title}
+    rivals = [name for name in claim.rivals if name in costs_ms]
+    lacking = [name for name in (claim.solver, *claim.rivals) if name not in costs_ms]
     if claim.solver in lacking or not rivals:
         return row | {"here": f"the board lacks {' and '.join(lacking)}"}
-    best = best_of(rivals, board)
-    mine, theirs = (board.costs_ms[name] for name in (claim.solver, best))
-    found = {"solver": claim.solver, "against": best} | compared(mine, theirs)
+    best = best_of(rivals, costs_ms)
+    found = {"solver": claim.solver, "against": best} | compared(costs_ms[claim.solver], costs_ms[best])
     return row | found | {"here": found["here"] + (f", without {', '.join(lacking)}" if lacking else "")}
 
 
-def check_families(claim: Claim, boards: Sequence[BoardResults]) -> Iterator[dict[str, Any]]:
-    """Yield a row for every family of which several boards have the solver and its only rival."""
-    for family, suites in FAMILIES.items():
-        names = {claim.solver, *claim.rivals}
-        members = [board for board in boards if board.name in suites and names <= board.costs_ms.keys()]
-        if len(names) != 2 or len(members) < 2:
-            continue
-        mine, theirs = (
-            np.concatenate([board.costs_ms[name] for board in members]) for name in (claim.solver, *claim.rivals)
-        )
-        found = {"solver": claim.solver, "against": claim.rivals[0]} | compared(mine, theirs)
-        yield {"claim": claim.text, "published": claim.published, "board": family} | found
-
-
-def best_of(rivals: Sequence[str], board: BoardResults) -> str:
+def best_of(rivals: Sequence[str], costs_ms: dict[str, Floats]) -> str:
     """Return the rival with the lowest geometric mean on the tasks that all rivals solved.
 
     One that solved less than nine tenths as many tasks as the best is left out.
     """
-    logs = {name: np.log(board.costs_ms[name]) for name in rivals}
+    logs = {name: np.log(costs_ms[name]) for name in rivals}
     solved = {name: int(np.isfinite(values).sum()) for name, values in logs.items()}
     comparable = [name for name in rivals if solved[name] >= COMPARABLE * max(solved.values())]
     common = np.all([np.isfinite(logs[name]) for name in comparable], axis=0)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import itertools
 import json
 import os
 from collections import defaultdict
@@ -30,8 +29,8 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from scipy.stats import kendalltau
 from tabulate import tabulate
+from validity_report import close_pairs, tau
 
 from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
@@ -40,7 +39,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.links import LOADS
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
-from shardgym.costs.simulator.model_card import AGREEMENT, ALLOWANCE, CLOSE, REPEAT, Agreement, ModelAgreement
+from shardgym.costs.simulator.model_card import AGREEMENT, ALLOWANCE, REPEAT, Agreement, ModelAgreement
 from shardgym.costs.simulator.predictor import Predictor
 from shardgym.costs.simulator.weights import find_weights, load_weights
 from shardgym.leaderboard import Board, load_boards
@@ -101,7 +100,7 @@ def measured_tasks() -> list[Measured]:
     for row in _second_rows():
         again[row["suite"], int(row["task"])][row["plan"]] = float(row["total_ms"])
     found = []
-    for board in load_boards([LEADERBOARDS]):
+    for board in load_boards(sorted(LEADERBOARDS.glob("*-fbgemm"))):
         if (board.run.judge, board.run.judge_version) != ("fbgemm", FbgemmCost.version):
             continue
         for number, costs in costs_of_plans(board).items():
@@ -144,10 +143,9 @@ def on_boards(tasks: list[Measured], models: Mapping[str, CostModel]) -> list[di
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
 
     def add(name: str, suite: str, ms: Floats, real: Floats) -> None:
-        tau, alike = rank_agreement(ms, real, CLOSE)
         for of in (suite, _ALL):
-            taus[name, of].append(tau)
-            right[name, of] += alike
+            taus[name, of].append(tau(ms, real))
+            right[name, of] += close_pairs(ms, real)
 
     for measured in tasks:
         guesses = [
@@ -230,7 +228,7 @@ def gate(tasks: list[Measured], judge: CostModel | MeasuredCompute) -> list[dict
         # A plan that the judge refuses, since a table of it has replicas, has no place in its order.
         priced = np.isfinite(guess)
         again, real, guess = again[priced], real[priced], guess[priced]
-        both = rank_agreement(guess, real, CLOSE)[0], rank_agreement(again, real, CLOSE)[0]
+        both = tau(guess, real), tau(again, real)
         for suite in (measured.suite, _ALL):
             found[suite].append(both)
     rng = np.random.default_rng(0)
@@ -282,25 +280,6 @@ def costs_of_plans(board: Board) -> dict[int, dict[ShardingPlan, PlanCost]]:
         if result.plan is not None and result.cost is not None and result.cost.feasible:
             found[result.task_index].setdefault(result.plan, result.cost)
     return found
-
-
-def rank_agreement(ms: Floats, reference_ms: Floats, close: float) -> tuple[float, list[bool]]:
-    """Return how far two costs of the same plans order them alike.
-
-    Args:
-        ms: of each plan, shape (P,), P being 2 or more.
-        reference_ms: of the same plans, shape (P,).
-        close: relative difference below which two plans are close, by the reference.
-
-    Returns:
-        Kendall's tau-b, and for each pair of close plans whether both costs order it alike.
-    """
-    alike = [
-        bool((ms[a] - ms[b]) * (reference_ms[a] - reference_ms[b]) > 0)
-        for a, b in itertools.combinations(range(len(ms)), 2)
-        if abs(reference_ms[a] / reference_ms[b] - 1) < close
-    ]
-    return float(kendalltau(ms, reference_ms).statistic), alike
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ from scipy.stats import kendalltau
 
 from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
+from shardgym.costs.simulator.model_card import CLOSE
 from shardgym.files import write_whole
 from shardgym.leaderboard.statistics import mean_interval
 
 PASSES = 2
-#: Pairs of plans are close where real steps differ by no more.
-CLOSE = 0.05
 #: Ends the names of a study's files.
 ENDING = ".json.xz"
 #: Columns of the tables of means.
@@ -111,54 +110,39 @@ def agreement(own: Floats, real: Floats) -> dict[str, float]:
 
     Returns:
         tau: Kendall's tau of the means over passes; for the real step itself, of its two halves.
-        tau_repeat: of the cost's own two passes.
         tau_half: mean tau of the cost's passes and the real step's halves, the fair comparison with the limit.
         close: of the pairs of plans that one half of the real step has within 5 %, the share that a pass of the cost
             orders in the same way; NaN where there are none.
         regret: what the favourite takes above the best, by real steps.
         slope: relative differences of the cost per relative difference of real steps (least squares), 1 if right.
         level: mean of the cost over mean of the real step.
-        spread: the costliest over the cheapest plan.
     """
-    is_real = own is real or np.array_equal(own, real)
-    mean = own.mean(axis=0)
-    truth = real.mean(axis=0)
-    repeat = tau(own[0], own[1])
-    if is_real:  # each half against the other one
-        halves = [(0, 1), (1, 0)]
-        favourites = [real[b][real[a].argmin()] / real[b].min() - 1 for a, b in halves]
-        regret = float(np.mean(favourites))
-        steepness = float(np.mean([slope(real[b], real[a]) for a, b in halves]))
-    else:
-        halves = list(itertools.product(range(PASSES), repeat=2))
-        regret = float(truth[mean.argmin()] / truth.min() - 1)
-        steepness = slope(mean, truth)
+    is_real = np.array_equal(own, real)
+    halves = [(0, 1), (1, 0)] if is_real else list(itertools.product(range(PASSES), repeat=2))
+    # Each half of the real step is held against the other one, a cost as a whole.
+    pairs = [(real[a], real[b]) for a, b in halves] if is_real else [(own.mean(axis=0), real.mean(axis=0))]
+    close = [alike for a, b in halves for alike in close_pairs(own[a], real[b])]
     return {
-        "tau": repeat if is_real else tau(mean, truth),
-        "tau_repeat": repeat,
+        "tau": float(np.mean([tau(*pair) for pair in pairs])),
         "tau_half": float(np.mean([tau(own[a], real[b]) for a, b in halves])),
-        "close": float(np.mean([close_pairs(own[a], real[b]) for a, b in halves])),
-        "regret": regret,
-        "slope": steepness,
-        "level": float(mean.mean() / truth.mean()),
-        "spread": float(mean.max() / mean.min()),
+        "close": float(np.mean(close)) if close else np.nan,
+        "regret": float(np.mean([truth[guess.argmin()] / truth.min() - 1 for guess, truth in pairs])),
+        "slope": float(np.mean([slope(*pair) for pair in pairs])),
+        "level": float(own.mean() / real.mean()),
     }
 
 
-def tau(a: Floats, b: Floats) -> float:
-    """Return Kendall's tau-b; 0 where one side has no order."""
-    found = float(kendalltau(a, b).statistic)
+def tau(own: Floats, real: Floats) -> float:
+    """Return Kendall's tau-b of the costs of the same plans; 0 where one side has no order."""
+    found = float(kendalltau(own, real).statistic)
     return found if np.isfinite(found) else 0.0
 
 
-def close_pairs(own: Floats, real: Floats) -> float:
-    """Return the share of close pairs that a cost orders as real steps do; NaN where no pair is close."""
-    first, second = np.triu_indices(len(real), 1)
-    low = np.minimum(real[first], real[second])
-    high = np.maximum(real[first], real[second])
-    is_close = high <= low * (1 + CLOSE)
-    same = np.sign(own[first] - own[second]) == np.sign(real[first] - real[second])
-    return float(same[is_close].mean()) if is_close.any() else float("nan")
+def close_pairs(own: Floats, real: Floats) -> list[bool]:
+    """Return for each pair of plans that differ by less than `CLOSE` in reality whether a cost orders it alike."""
+    pairs = itertools.combinations(range(len(real)), 2)
+    close = [(a, b) for a, b in pairs if abs(real[a] / real[b] - 1) < CLOSE]
+    return [bool((own[a] - own[b]) * (real[a] - real[b]) > 0) for a, b in close]
 
 
 def slope(own: Floats, real: Floats) -> float:

@@ -30,7 +30,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pages of the documentation come first: they are one file of minutes, and no worker should end with it."""
+    """What only a checkout has is marked. Pages of the documentation come first: they are one file of minutes."""
+    for item in items:
+        if item.path.parent.name in {"benchmarks", "docs", "examples", "tools"}:
+            item.add_marker("repository")
     items.sort(key=lambda item: item.path.name != "test_snippets.py")
 
 
@@ -42,6 +45,12 @@ def script(monkeypatch):
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # benchmarks set them at import
     return importlib.import_module
+
+
+@pytest.fixture
+def tool(request, script):
+    """The script that the file of a test is named after."""
+    return script(request.path.stem.removeprefix("test_").removesuffix("_benchmark"))
 
 
 @pytest.fixture

@@ -7,13 +7,6 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 
-pytestmark = pytest.mark.repository
-
-
-@pytest.fixture
-def drift(script):
-    return script("drift")
-
 
 def tasks():
     topology = dataclasses.replace(Topology.preset("dgx-h100", 4, 2**34), fast_domain_size=2)
@@ -27,9 +20,9 @@ def tasks():
     return [ShardingTask(tables, topology, 65536), ShardingTask(later, topology, 65536)]
 
 
-def test_jobs_are_compared_with_the_one_that_keeps_its_plan(drift):
+def test_jobs_are_compared_with_the_one_that_keeps_its_plan(tool):
     solver = make_solver("neuroshard_plus", kicks=2)
-    rows = drift.compared([tasks()], [1], solver, make_cost("gpu"), make_cost("gpu"))
+    rows = tool.compared([tasks()], [1], solver, make_cost("gpu"), make_cost("gpu"))
     assert [row["job"] for row in rows] == ["keep", "anew", "migrate"]
     kept, anew, near = rows
     assert (kept["all time / keep"], kept["GiB moved"]) == (1.0, "0.00")
@@ -38,10 +31,10 @@ def test_jobs_are_compared_with_the_one_that_keeps_its_plan(drift):
     assert near["all time / keep"] <= 1
 
 
-def test_moves_of_a_job_add_up(drift):
+def test_moves_of_a_job_add_up(tool):
     first, second = tasks()
     plans = [ShardingPlan.table_wise(task, devices) for task, devices in ((first, [0] * 6), (second, [1, 2, *[0] * 4]))]
-    found = drift.drifted([first, second], plans, make_cost("gpu"))
+    found = tool.drifted([first, second], plans, make_cost("gpu"))
     inside, between = (table.num_embeddings * 128 for table in first.tables[:2])
     assert (found.moved_bytes, found.inter_bytes) == (inside + between, between)
     assert found.transfer_ms == pytest.approx(between / 50e9 * 1e3)

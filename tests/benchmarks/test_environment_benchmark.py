@@ -4,25 +4,17 @@ import json
 import sys
 
 import numpy as np
-import pytest
-
-pytestmark = pytest.mark.repository
 
 
-@pytest.fixture
-def environment(script):
-    return script("environment")
-
-
-def test_it_trains_on_pool_tasks_with_dense_rewards_and_timed_observations(environment, monkeypatch, tmp_path, capsys):
+def test_it_trains_on_pool_tasks_with_dense_rewards_and_timed_observations(tool, monkeypatch, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- steps -->\n<!-- end -->\nbehind\n")
     made = []
-    make_vec = environment.gymnasium.make_vec
-    monkeypatch.setattr(environment.gymnasium, "make_vec", lambda *a, **k: (made.append(k), make_vec(*a, **k))[1])
+    make_vec = tool.gymnasium.make_vec
+    monkeypatch.setattr(tool.gymnasium, "make_vec", lambda *a, **k: (made.append(k), make_vec(*a, **k))[1])
     small = ["--ids", "ColumnWise", "--envs", "4", "--pool-tasks", "6", "--seconds", "0.05", "--costs", "roofline"]
     monkeypatch.setattr(sys, "argv", ["environment.py", *small, "--json", "--page", str(page)])
-    environment.main()
+    tool.main()
     wrapped, native = json.loads(capsys.readouterr().out)
     assert (wrapped["number"], native["number"]) == ("sync 16", "native 4")
     for row in (wrapped, native):
@@ -36,8 +28,8 @@ def test_it_trains_on_pool_tasks_with_dense_rewards_and_timed_observations(envir
         }  # fmt: skip
 
 
-def test_legal_actions_are_drawn_from_masks(environment):
+def test_legal_actions_are_drawn_from_masks(tool):
     masks = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]], np.int8)
-    drawn = np.array([environment.legal_actions(masks, np.random.default_rng(n)) for n in range(50)])
+    drawn = np.array([tool.legal_actions(masks, np.random.default_rng(n)) for n in range(50)])
     assert set(drawn[:, 0].tolist()) == {1, 3}
     assert drawn[:, 1:].tolist() == [[0, 3]] * 50

@@ -3,17 +3,8 @@
 import json
 import sys
 
-import pytest
 
-pytestmark = pytest.mark.repository
-
-
-@pytest.fixture
-def libraries(script):
-    return script("libraries")
-
-
-def test_records_that_are_there_become_the_table_of_a_page(libraries, monkeypatch, tmp_path, capsys):
+def test_records_that_are_there_become_the_table_of_a_page(tool, monkeypatch, tmp_path, capsys):
     one = {"ratio": 0.97, "failed": 1}
     many = {"ratio": 0.95, "failed": 0}
     record = {"library": "ray", "version": "2.60.0", "steps": 1_500_000, "seconds": 120.0}
@@ -22,7 +13,7 @@ def test_records_that_are_there_become_the_table_of_a_page(libraries, monkeypatc
     page.write_text("before\n<!-- libraries -->\n<!-- end -->\nbehind\n")
     arguments = ["--examples", "rllib_ppo", "--out", str(tmp_path), "--page", str(page)]
     monkeypatch.setattr(sys, "argv", ["libraries.py", *arguments])
-    libraries.main()
+    tool.main()
     header, _, line = (text.split() for text in capsys.readouterr().out.splitlines())
     assert header[:2] == ["script", "library"]
     assert line == ["examples/rllib_ppo.py", "ray", "2.60.0", "1,500,000", "12,500", "0.970,", "1", "failed", "0.950"]

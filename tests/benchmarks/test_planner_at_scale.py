@@ -7,22 +7,17 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
-pytestmark = [pytest.mark.torchrec, pytest.mark.repository]
+pytestmark = pytest.mark.torchrec
 
 
-@pytest.fixture
-def benchmark(script):
-    return script("planner_at_scale")
-
-
-def test_what_takes_longer_than_the_cap_says_so(benchmark):
-    assert benchmark.in_process(functools.partial(sum, itertools.count()), 1) == {"stopped": "over 1 s"}
+def test_what_takes_longer_than_the_cap_says_so(tool):
+    assert tool.in_process(functools.partial(sum, itertools.count()), 1) == {"stopped": "over 1 s"}
 
 
 @pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
-def test_planners_plan_alone(benchmark):
-    task = benchmark.drawn(12, 2)
-    for plan in (benchmark.by_torchrec, benchmark.by_shardgym):
-        found = benchmark.in_process(functools.partial(benchmark.measured, plan, task), 300)
+def test_planners_plan_alone(tool):
+    task = tool.drawn(12, 2)
+    for plan in (tool.by_torchrec, tool.by_shardgym):
+        found = tool.in_process(functools.partial(tool.measured, plan, task), 300)
         assert found["rating ms"] > 0
         assert found["cpu s"] > 0

@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 #: Columns of rows between `op` and the time.
 NAMED = ("optimizer", "weights_precision", "B", "E", "T", "D", "L", "id_distribution")
 
-pytestmark = pytest.mark.repository
-
 
 @pytest.fixture(scope="module")
 def published():

@@ -6,8 +6,6 @@ import pytest
 
 from shardgym import load_suite, make_cost, make_solver
 
-pytestmark = pytest.mark.repository
-
 
 def cost_of(solver, task, cost):
     return cost.evaluate(task, [make_solver(solver).solve(task, cost)])[0].total_ms

@@ -7,16 +7,13 @@ import pytest
 
 from shardgym import ShardingPlan, ShardingTask
 
-pytestmark = pytest.mark.repository
-
 TINY = "tiny-v1-1-on-2-by-500.json.xz"
 
 
 @pytest.fixture
-def validity(script, monkeypatch):
-    module = script("validity")
-    monkeypatch.setattr(module, "SOLVERS", ("column_greedy", "random"))
-    return module
+def validity(tool, monkeypatch):
+    monkeypatch.setattr(tool, "SOLVERS", ("column_greedy", "random"))
+    return tool
 
 
 @pytest.fixture
@@ -94,6 +91,6 @@ def test_a_cost_is_held_against_both_halves(agree):
 
 def test_close_pairs_are_those_that_real_steps_have_close(agree):
     real = np.array([100.0, 104.0, 108.0, 200.0])
-    assert agree.close_pairs(np.array([1.0, 2.0, 3.0, 0.0]), real) == 1
-    assert agree.close_pairs(np.array([2.0, 1.0, 3.0, 4.0]), real) == 0.5
-    assert np.isnan(agree.close_pairs(np.array([1.0, 2.0]), np.array([1.0, 2.0])))
+    assert agree.close_pairs(np.array([1.0, 2.0, 3.0, 0.0]), real) == [True, True]
+    assert agree.close_pairs(np.array([2.0, 1.0, 3.0, 4.0]), real) == [False, True]
+    assert np.isnan(agree.agreement(np.array([[1.0, 2.0]] * 2), np.array([[1.0, 3.0]] * 2))["close"])

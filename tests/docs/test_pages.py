@@ -5,8 +5,6 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
-
 from shardgym.evaluation.solver import solver_names
 from shardgym.records import Record
 from shardgym.tasks.suites import spec
@@ -17,8 +15,6 @@ CONCEPTS = (DOCS / "concepts.md").read_text()
 RECORDS = [
     cls for cls in vars(spec).values() if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record
 ]
-
-pytestmark = pytest.mark.repository
 
 
 def test_every_registered_solver_has_a_row():

@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 #: Packages of pages that are about them, and that no extra can bring.
 NEEDED = {"torchrec.md": "torchrec.modules"}
 
-pytestmark = [pytest.mark.repository, pytest.mark.measured]
+pytestmark = pytest.mark.measured
 
 #: First lines of the script of a page: it works in a folder of its own and prints into a file there. Commands are
 #: called as their entry point does, without a new interpreter for each.

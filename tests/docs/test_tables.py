@@ -15,8 +15,6 @@ ROOT = Path(__file__).parents[2]
 #: `tox -e leaderboards` makes all pages again.
 FILLED = [ROOT / "README.md", ROOT / "leaderboards" / "README.md", ROOT / "leaderboards/quick-v1-fbgemm/README.md"]
 
-pytestmark = pytest.mark.repository
-
 
 @pytest.mark.parametrize("page", FILLED, ids=lambda page: page.parent.name)
 def test_what_is_generated_in_a_page_is_up_to_date(page, script):

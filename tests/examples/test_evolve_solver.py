@@ -5,12 +5,10 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.repository
-
 
 @pytest.fixture
-def evolve(script):
-    yield script("evolve_solver")
+def evolve(tool):
+    yield tool
     for name in [name for name in sys.modules if name.startswith("candidate_")]:
         del sys.modules[name]
     sys.path[:] = [path for path in sys.path if not path.endswith("evolved")]

@@ -15,8 +15,6 @@ LIBRARIES = {
     "cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",), "rllib_ppo": ("ray",),
 }  # fmt: skip
 
-pytestmark = pytest.mark.repository
-
 
 @pytest.fixture
 def example(script, monkeypatch):

@@ -12,8 +12,6 @@ from shardgym.cli import main
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 
-pytestmark = pytest.mark.repository
-
 
 @pytest.fixture(autouse=True)
 def in_the_folder_of_recipes(monkeypatch):

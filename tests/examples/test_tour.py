@@ -3,12 +3,9 @@
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbconvert.preprocessors import ExecutePreprocessor
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "tour.ipynb"
-
-pytestmark = pytest.mark.repository
 
 
 def test_every_cell_runs_and_shows_something(tmp_path: Path):

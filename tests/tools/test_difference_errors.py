@@ -8,13 +8,6 @@ from shardgym import make_cost
 from shardgym.costs.comparison import ERRORS, DifferenceErrors
 from shardgym.errors import InputError
 
-pytestmark = pytest.mark.repository
-
-
-@pytest.fixture
-def tool(script):
-    return script("difference_errors")
-
 
 def test_pairs_are_of_one_group_and_within_a_factor_of_two(tool):
     groups = [[(1.0, 10.0), (1.5, 11.0), (4.0, 50.0)], [(8.0, 3.0)]]

@@ -11,19 +11,12 @@ from shardgym.tasks.suites import load_suite
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
-pytestmark = pytest.mark.repository
-
 GROUP = {
     "name": "few", "count": 1, "topology": "cpu", "num_devices": 2, "num_tables": [4, 6], "dims": [16, 64],
     "max_total_bytes": 2**29, "fullness": 0.5,
 }  # fmt: skip
 TASKS = {"kind": "drawn", "seed": 5, "pool": "synthetic-2021", "scale": 8, "batch_size": 8192, "groups": [GROUP]}
 SUITE = {"description": "d", "judge": "fbgemm", "oracle": "simulator", "tasks": TASKS}
-
-
-@pytest.fixture
-def tool(script):
-    return script("draw_suite")
 
 
 @pytest.fixture

@@ -9,14 +9,7 @@ from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
 
-pytestmark = pytest.mark.repository
-
 STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -->\n"
-
-
-@pytest.fixture
-def tool(script):
-    return script("fill_pages")
 
 
 @pytest.fixture

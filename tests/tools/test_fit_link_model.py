@@ -8,11 +8,6 @@ import pytest
 from shardgym.costs.link_model import LinkModel
 
 
-@pytest.fixture
-def tool(script):
-    return script("fit_link_model")
-
-
 def test_a_known_model_is_found_again_and_held_against_exchanges_it_has_not_seen(tool):
     known = LinkModel(0.4, 0.2, 1.1, "toy", 0.0, 0.0, 1)
     rng = np.random.default_rng(0)

@@ -21,8 +21,6 @@ import pytest
 from shardgym.errors import InputError
 from shardgym.training.collecting import Summary
 
-pytestmark = pytest.mark.repository
-
 TOOLS = Path(__file__).parents[2] / "tools"
 
 #: Stages in the place of those that measure; each says on a line of its own that it has run.

@@ -23,9 +23,8 @@ class Tasks:
 
 
 @pytest.fixture
-def board(script, tmp_path, monkeypatch):
+def board(tool, tmp_path, monkeypatch):
     """A folder with a run, and the tool."""
-    tool = script("plan_bounds")
     monkeypatch.setattr(tool, "load_suite", lambda name: {"toys": Tasks()}[name])
     evaluate(
         Tasks(), ["lpt", "dim_greedy"], out=tmp_path, judge="gpu", oracle="roofline", isolate=False, progress=False

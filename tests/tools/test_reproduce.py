@@ -11,12 +11,6 @@ from shardgym.evaluation import read_records
 from shardgym.files import read_lines
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.repository
-
-
-@pytest.fixture
-def reproduce(script):
-    return script("reproduce")
 
 
 @pytest.fixture(scope="module")
@@ -34,38 +28,38 @@ def scaled(records, factor, solvers):
     ]
 
 
-def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(reproduce, records):
+def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(tool, records):
     slower = scaled(records, 3.0, {r.solver for r in records})
-    simulated, _, measured = reproduce.PARTS
-    assert reproduce.compare(simulated, records, records) == reproduce.compare(measured, records, slower) == []
-    assert len(reproduce.compare(simulated, records, slower)) == len({r.solver for r in records})
+    simulated, _, measured = tool.PARTS
+    assert tool.compare(simulated, records, records) == tool.compare(measured, records, slower) == []
+    assert len(tool.compare(simulated, records, slower)) == len({r.solver for r in records})
 
 
 @pytest.mark.parametrize(("number", "factor"), [(0, 1.02), (2, 1.5)])
-def test_other_costs_of_a_solver_fail(reproduce, records, number, factor):
-    part = reproduce.PARTS[number]
-    found = reproduce.compare(part, records, scaled(records, factor, {"neuroshard"}))
+def test_other_costs_of_a_solver_fail(tool, records, number, factor):
+    part = tool.PARTS[number]
+    found = tool.compare(part, records, scaled(records, factor, {"neuroshard"}))
     assert found == [f"{part.suite}: costs of neuroshard are {factor:.3f} times those of the board"]
 
 
-def test_too_few_tasks_fail(reproduce, records):
+def test_too_few_tasks_fail(tool, records):
     fewer = [r for r in records if r.solver != "random" or r.task_index < 5]
-    assert reproduce.compare(reproduce.PARTS[2], records, fewer) == [
+    assert tool.compare(tool.PARTS[2], records, fewer) == [
         "quick-v1: random has 5 tasks in common, expected at least 6"
     ]
 
 
-def test_runs_that_fail_and_records_that_differ_are_not_reproduced(reproduce, monkeypatch, tmp_path, capsys):
+def test_runs_that_fail_and_records_that_differ_are_not_reproduced(tool, monkeypatch, tmp_path, capsys):
     """A solver without a search on one task, run and verified; then the program that runs it fails."""
-    part = reproduce.Part("dlrm4-v2", "simulator", 1, 0.01)
-    monkeypatch.setattr(reproduce, "PARTS", (part,))
-    monkeypatch.setattr(reproduce, "load_suite", lambda name: type("Suite", (), {"solvers": ["lpt"]}))
-    assert reproduce.main(["--out", str(tmp_path)]) == 1
+    part = tool.Part("dlrm4-v2", "simulator", 1, 0.01)
+    monkeypatch.setattr(tool, "PARTS", (part,))
+    monkeypatch.setattr(tool, "load_suite", lambda name: type("Suite", (), {"solvers": ["lpt"]}))
+    assert tool.main(["--out", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "dlrm4-v2: lpt has 1 tasks in common" in out
     assert "exit code" not in out
-    monkeypatch.setattr(reproduce.sys, "executable", "false")
-    assert reproduce.run_again(part, tmp_path, 60)[0] == f"{tmp_path.name}: 'shardgym run' ended with exit code 1"
+    monkeypatch.setattr(tool.sys, "executable", "false")
+    assert tool.run_again(part, tmp_path, 60)[0] == f"{tmp_path.name}: 'shardgym run' ended with exit code 1"
 
 
 def test_boards_are_scored_again(script, tmp_path, capsys):

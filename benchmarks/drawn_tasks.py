@@ -30,17 +30,6 @@ def benchmark_task(tables: int, devices: int, seed: int) -> ShardingTask:
     return ShardingTask(drawn, Topology(num_devices=devices, memory_bytes=2**50), batch_size=BATCH)
 
 
-def model_with_300_tables(devices: int) -> ShardingTask:
-    """Return 300 tables of the synthetic pool with widths of 16 to 256, on servers of eight H100."""
-    pool = load_pool("synthetic-2021").split()[1].tables
-    rng = np.random.default_rng(300)
-    tables = tuple(
-        dataclasses.replace(pool[n], embedding_dim=int(2 ** rng.integers(4, 9)))
-        for n in rng.choice(len(pool), 300, replace=False)
-    )
-    return ShardingTask(tables, Topology.preset("dgx-h100", devices), 65_536, name=f"300 tables on {devices}")
-
-
 def dcnv2(devices: int) -> ShardingTask:
     """Return MLPerf's DLRM-DCNv2 on servers of eight H100; published-v1 has it on one of them."""
     model = load_model("dlrm-dcnv2")

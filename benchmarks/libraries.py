@@ -1,12 +1,12 @@
 """Libraries of reinforcement learning on native environments: steps per second of training, and what they reach.
 
-    python benchmarks/libraries.py [--examples rllib_ppo] [--out results/libraries] [--page benchmarks/README.md]
+    python benchmarks/libraries.py [--examples maskable_ppo] [--out results/libraries] [--page benchmarks/README.md]
 
 Every script in examples/ trains ColumnWise in a process of its own, for two minutes of processor time, with
 the same network, tasks and rewards, and solves dlrm4-v2 by the simulator. Steps are those of the environments over the
 processor time of playing and learning together, which neighbours on a shared core disturb less than the clock. A ratio
 is the geometric mean of costs over those of `lookahead_columns`, which learns nothing. What is in the folder already is
-not run again. `tox -e libraries` installs the libraries and runs this.
+not run again. `tox -e libraries` runs this.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from fill_pages import fill
 
 ROOT = Path(__file__).parents[1]
 
-EXAMPLES = ("cleanrl_ppo", "maskable_ppo", "rllib_ppo")
+EXAMPLES = ("cleanrl_ppo", "maskable_ppo")
 
 
 def main() -> None:

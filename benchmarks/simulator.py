@@ -6,15 +6,13 @@
 Most of these plans are good, so this is what differences between solvers rest on. Printed are, of the weights that
 ship, of the roofline, and of another measurement: the mean over tasks of Kendall's tau, and the share of close pairs in
 the measured order. Then, of the tasks that were measured twice, by how much the judge's tau is above that of the
-second measurement; the same with the compute that was measured, so that exchanges alone are predicted; and what phases
-take as measured over what the judge predicts at the pace of the run. Plans that a model refuses are left out for all.
+second measurement; and the same with the compute that was measured, so that exchanges alone are predicted. Plans that a
+model refuses are left out for all.
 
 --write keeps the figures of the tasks that were measured twice as `agreement.json` next to the weights, from where
 simulated boards print them. The second measurement is another run of the same boards; `second_measurement.csv` keeps
 it. Fresh plans are measured by `benchmarks/validity.py`.
 """
-
-from __future__ import annotations
 
 import argparse
 import csv
@@ -38,7 +36,7 @@ from shardgym.costs.additive import join_phases
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.links import LOADS
-from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PlanCost
 from shardgym.costs.simulator.model_card import AGREEMENT, ALLOWANCE, REPEAT, Agreement, ModelAgreement
 from shardgym.costs.simulator.predictor import Predictor
 from shardgym.costs.simulator.weights import find_weights, load_weights
@@ -83,7 +81,6 @@ def main() -> None:
         "agreement": on_boards(tasks, models),
         "gate": gate(tasks, models["judge"]),
         "gate, compute as measured": gate(tasks, MeasuredCompute(tasks)),
-        "levels": levels(tasks, models["judge"]),
     }
     if options.write:
         keep(tasks, models)
@@ -243,28 +240,6 @@ def gate(tasks: list[Measured], judge: CostModel | MeasuredCompute) -> list[dict
             "ahead": float(ahead.mean()), "from": low, "to": high, "passes": bool(ahead.mean() >= -ALLOWANCE),
         })  # fmt: skip
     return rows
-
-
-def levels(tasks: list[Measured], judge: CostModel) -> list[dict[str, Any]]:
-    """Return by suite what phases take as measured over what the judge predicts at that pace, medians over tasks.
-
-    Of each task it is the mean over devices and plans; the total is that of the slowest device.
-    """
-    found: dict[str, list[Floats]] = defaultdict(list)
-    for measured in tasks:
-        pairs = zip(judge.evaluate(measured.task, list(measured.costs)), measured.costs.values(), strict=True)
-        priced = [(guess.at_pace(cost.pace), cost) for guess, cost in pairs if guess.feasible]
-        guesses, real = zip(*priced, strict=True)
-        sums = [
-            np.array([*sum(cost.per_device.mean(axis=0) for cost in costs), sum(cost.total_ms for cost in costs)])
-            for costs in (real, guesses)
-        ]
-        found[measured.suite].append(sums[0] / sums[1])
-    names = [*(name.replace("_", " ") for name in PHASES), "total"]
-    return [
-        {"suite": suite, "tasks": len(ratios)} | dict(zip(names, np.median(ratios, axis=0).tolist(), strict=True))
-        for suite, ratios in sorted(found.items())
-    ]
 
 
 def _twice(measured: Measured) -> tuple[Floats, Floats]:

@@ -18,9 +18,10 @@ and calls with other tasks, devices or links add to it.
 
 import argparse
 import dataclasses
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,32 +164,23 @@ def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> Sha
 
 def study(paths: Sequence[Path], deadline: float) -> None:
     """Do what is left of some tasks, pass by pass, until the deadline on the monotonic clock."""
-    for turn in range(PASSES):
-        for path in paths:
-            for unit, run in units(path, turn):
-                content = load(path)
-                if unit in content["done"]:
-                    continue
-                if time.monotonic() > deadline:
-                    print("the time is over; the same command goes on", file=sys.stderr)
-                    return
-                begin = time.monotonic()
-                content["done"][unit] = run()
-                save(path, content)
-                name = path.name.removesuffix(ENDING)
-                print(f"{name}, {unit}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-
-
-def units(path: Path, turn: int) -> Iterator[tuple[str, Callable[[], list[float]]]]:
-    """Yield the parts of a pass over a task in order, named WHAT/NUMBER; each gives ms by plan."""
-    content = load(path)
-    task = ShardingTask.from_dict(content["task"])
-    plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
-    first, *others = range(LAUNCHES * turn, LAUNCHES * (turn + 1))
-    yield f"real/{first}", lambda: real_ms(task, plans, first)
-    yield f"fbgemm/{turn}", lambda: fbgemm_ms(task, plans, turn)  # between the launches: drift hits all alike
-    for launch in others:
-        yield f"real/{launch}", lambda n=launch: real_ms(task, plans, n)
+    for turn, path in itertools.product(range(PASSES), paths):
+        content = load(path)
+        task = ShardingTask.from_dict(content["task"])
+        plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
+        first, *others = [(f"real/{n}", real_ms, n) for n in range(LAUNCHES * turn, LAUNCHES * (turn + 1))]
+        # What is measured lies between the launches: drift hits all alike.
+        for unit, run, number in (first, (f"fbgemm/{turn}", fbgemm_ms, turn), *others):
+            if unit in content["done"]:
+                continue
+            if time.monotonic() > deadline:
+                print("the time is over; the same command goes on", file=sys.stderr)
+                return
+            begin = time.monotonic()
+            content["done"][unit] = run(task, plans, number)
+            save(path, content)
+            name = path.name.removesuffix(ENDING)
+            print(f"{name}, {unit}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
 
 def real_ms(task: ShardingTask, plans: list[ShardingPlan], launch: int) -> list[float]:

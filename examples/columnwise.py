@@ -115,7 +115,6 @@ class Rollout(NamedTuple):
     observations: dict[str, Tensor]  #: by entry of flat observations
     actions: Tensor
     log_probs: Tensor
-    scores: Tensor  #: of all actions
     advantages: Tensor
     targets: Tensor  #: of values
     ratios: list[float]  #: costs of complete plans over their references, by episodes that ended
@@ -138,14 +137,14 @@ class Player:
     @torch.no_grad()
     def play(self, steps: int) -> Rollout:
         """Return so many steps of every environment."""
-        kept: dict[str, list[Tensor]] = {name: [] for name in (*FLAT, "actions", "log_probs", "scores", "values")}
+        kept: dict[str, list[Tensor]] = {name: [] for name in (*FLAT, "actions", "log_probs", "values")}
         rewards, going = torch.zeros(2, steps, self._envs.num_envs)
         ratios: list[float] = []
         for step in range(steps):
             scores, values = self._network.scores_and_values(self._seen)
             drawn = Categorical(logits=scores)
             actions = drawn.sample()
-            of_step = *self._seen.values(), actions, drawn.log_prob(actions), scores, values
+            of_step = *self._seen.values(), actions, drawn.log_prob(actions), values
             for name, tensor in zip(kept, of_step, strict=True):
                 kept[name].append(tensor)
             seen, earned, ended, _, infos = self._envs.step(actions.numpy())

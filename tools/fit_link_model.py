@@ -5,8 +5,8 @@
 Every device becomes a process with links of its own, as in measured steps (`shardgym.costs.fbgemm.namespaces`).
 Exchanges are of the kinds that a step has, of random plans, and devices enter them at different times. The model is
 fitted to when one half of them is over, which is when measured steps let all devices leave, and held against the other
-half. What is printed also says how much earlier single devices were through by themselves. What was fitted is in
-`shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
+half. What was fitted is in `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says
+so and fits nothing.
 """
 
 import argparse
@@ -25,7 +25,6 @@ import numpy as np
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 from scipy.optimize import least_squares
-from tabulate import tabulate
 
 from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.namespaces import DILATION, INTERFACE, SOCKET_BYTES, ShapedLinks, join_network, why_not
@@ -195,24 +194,8 @@ def fit(exchanges: Sequence[Exchange]) -> LinkModel:
     return model(found, round(float(np.median(off)), 4), round(float(np.quantile(off, 0.9)), 4))
 
 
-def report(links: LinkModel, exchanges: Sequence[Exchange]) -> str:
-    """Return by kind and number of devices: errors of the model, and how much earlier devices were through."""
-    lines = []
-    for kind in KINDS:
-        for devices in sorted({len(e.sent_bytes) for e in exchanges}):
-            some = [e for e in exchanges if e.kind == kind and len(e.sent_bytes) == devices]
-            off = np.abs(errors(links, some))
-            early = 1 - np.concatenate([np.array(e.exit_ms) / max(e.exit_ms) for e in some])
-            lines.append([
-                kind, devices, len(some), np.median(off), np.quantile(off, 0.9), np.median(early),
-                np.quantile(early, 0.9),
-            ])  # fmt: skip
-    heads = ("exchange", "devices", "timed", "error", "worst tenth", "through earlier", "first tenth")
-    return str(tabulate(lines, heads, floatfmt=".3f"))
-
-
 def main() -> None:
-    """Time exchanges, or read them, fit the model, print both, and write the model."""
+    """Time exchanges, or read them, fit the model, print and write it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, action="append", help="default 2, 4 and 8")
     parser.add_argument("--seed", type=int, default=0, help="of the exchanges")
@@ -245,7 +228,6 @@ def main() -> None:
         if given.exchanges:
             given.exchanges.write_bytes(adapter.dump_json(exchanges))
     model = fit(exchanges)
-    print(report(model, exchanges))
     print(model.to_json(indent=2))
     if given.out:
         given.out.write_text(model.to_json(indent=2) + "\n", encoding="utf-8")

@@ -12,8 +12,6 @@ same against LPT, which no paper has as a rival.
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 from collections import defaultdict

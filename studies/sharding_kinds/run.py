@@ -67,9 +67,6 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
     large, small, rest = tables[:LARGE], tables[-SMALL:], tables[LARGE:]
     middle = tables[LARGE:-SMALL]
 
-    def everywhere(table: EmbeddingTable, devices: Sequence[int]) -> list[Shard]:
-        return [Shard.whole(table, *devices)]
-
     def columns(table: EmbeddingTable, devices: Sequence[int], rows: tuple[int, int] | None = None) -> list[Shard]:
         width = table.embedding_dim // len(devices)
         rows = rows or (0, table.num_embeddings)
@@ -106,7 +103,7 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
     across = [0, ranks - 1] if len(hosts) > 1 else every
     blocks = hosts if len(hosts) > 1 else [every, every]
     of_host = [hosts[n % len(hosts)] for n in range(len(tables))]
-    small_everywhere = [s for table in small for s in everywhere(table, every)]
+    small_everywhere = [Shard.whole(table, *every) for table in small]
     plans = {
         ("table_wise", "balanced"): balanced(tables),
         ("table_wise", "in turn"): [Shard.whole(table, n % ranks) for n, table in enumerate(tables)],
@@ -117,7 +114,7 @@ def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
         ("grid_shard", "large"): with_rest([s for table in large for s in grid(table, blocks)]),
         ("grid_shard", "all"): [s for table in tables for s in grid(table, blocks)],
         ("data_parallel", "small"): with_rest(small_everywhere, [*large, *middle]),
-        ("data_parallel", "all"): [s for table in tables for s in everywhere(table, every)],
+        ("data_parallel", "all"): [Shard.whole(table, *every) for table in tables],
         ("mixed", "rows, small everywhere"): with_rest(
             [s for table in large for s in by_rows(table, every)] + small_everywhere, middle
         ),

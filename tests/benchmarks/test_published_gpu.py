@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import load_suite, make_cost
+from shardgym import InputError, MeasurementError, evaluate, load_suite, make_cost
 from shardgym.costs.fbgemm.jobs import StepTimes
-from shardgym.errors import InputError, MeasurementError
-from shardgym.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
 #: Columns of rows between `op` and the time.

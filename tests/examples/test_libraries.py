@@ -11,9 +11,7 @@ import torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Libraries that scripts need besides torch.
-LIBRARIES = {
-    "cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",), "rllib_ppo": ("ray",),
-}  # fmt: skip
+LIBRARIES = {"cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",)}
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from shardgym import make_cost
+from shardgym import InputError, make_cost
 from shardgym.costs.comparison import ERRORS, DifferenceErrors
-from shardgym.errors import InputError
 
 
 def test_pairs_are_of_one_group_and_within_a_factor_of_two(tool):

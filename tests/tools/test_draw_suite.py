@@ -5,11 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
-from shardgym.evaluation.solver import make_solver
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.suites import load_suite
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
+from shardgym import EmbeddingTable, ShardingTask, Topology, load_suite, make_solver
 
 GROUP = {
     "name": "few", "count": 1, "topology": "cpu", "num_devices": 2, "num_tables": [4, 6], "dims": [16, 64],

@@ -28,8 +28,6 @@ def test_a_known_model_is_found_again_and_held_against_exchanges_it_has_not_seen
         for other in [e for e in exchanges if e.kind == kind][1::2]:
             other.exit_ms = [1.2 * ms for ms in other.exit_ms]
     assert tool.fit(exchanges).error == pytest.approx(1 - 1 / 1.2, rel=0.01)
-    # Devices but the first were through a fifth earlier.
-    assert {line.split()[-1] for line in tool.report(found, exchanges).splitlines()[2:]} == {"0.200"}
 
 
 def test_without_root_it_says_so_and_fits_nothing(tool, monkeypatch, capsys):

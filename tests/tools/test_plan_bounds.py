@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from shardgym import EmbeddingTable, ShardingTask, Topology, evaluate
-from shardgym.errors import InputError
+from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, evaluate
 from shardgym.leaderboard import load_boards, rank
 
 

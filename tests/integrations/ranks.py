@@ -1,16 +1,12 @@
 """Runs a function on every rank of a gloo group, in processes forked from this one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,13 +16,13 @@ GROUP_TIMEOUT_S = 120
 TIMEOUT_S = 300
 
 
-def run_ranks(size: int, function: Callable[[int], Any], group_timeout_s: float = GROUP_TIMEOUT_S) -> list[Any]:
+def run_ranks(size, function, group_timeout_s=GROUP_TIMEOUT_S):
     """Return what `function(rank)` returns on each rank; exceptions are returned, too, not raised."""
     # Importing TorchRec takes seconds; forked processes have it already.
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         processes = []
-        pipes: list[Connection] = []
+        pipes = []
         for rank in range(size):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
@@ -36,7 +32,7 @@ def run_ranks(size: int, function: Callable[[int], Any], group_timeout_s: float 
             sender.close()
             processes.append(process)
             pipes.append(receiver)
-        results: list[Any] = [AssertionError("the rank did not answer")] * size
+        results = [AssertionError("the rank did not answer")] * size
         end = time.monotonic() + TIMEOUT_S
         waiting = dict(zip(pipes, range(size), strict=True))
         while waiting and time.monotonic() < end:
@@ -53,9 +49,7 @@ def run_ranks(size: int, function: Callable[[int], Any], group_timeout_s: float 
     return results
 
 
-def _run(
-    rank: int, size: int, store: Path, function: Callable[[int], Any], sender: Connection, group_timeout_s: float
-) -> None:
+def _run(rank, size, store, function, sender, group_timeout_s):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=group_timeout_s)

@@ -1,7 +1,5 @@
 """The command line from a model to a plan that TorchRec takes, and back."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -53,7 +51,7 @@ IMPORT = ["import-torchrec", "toy_model:make", "--devices", "4", "--batch-size",
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A folder with a module that makes models, and a log of ten samples."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -63,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_log(path: Path) -> None:
+def write_log(path):
     columns = {
         "id_ids": pa.array([[i, 2 * i] for i in range(9)] + [None], pa.list_(pa.int32())),
         "country_ids": pa.array([*range(9), None], pa.int64()),
@@ -73,7 +71,7 @@ def write_log(path: Path) -> None:
     pyarrow.parquet.write_table(pa.table(columns), path)
 
 
-def test_from_a_model_to_a_sharding_plan_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_model_to_a_sharding_plan_and_back(capsys):
     assert main([*IMPORT, "--topology", "dgx-a100"]) == 0
     out = capsys.readouterr().out
     assert "task.json: 3 tables" in out
@@ -95,7 +93,7 @@ def test_from_a_model_to_a_sharding_plan_and_back(capsys: pytest.CaptureFixture[
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
 
 
-def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_with_replicas_and_groups_go_there_and_back(capsys):
     assert main(IMPORT) == 0
     task = ShardingTask.load("task.json")
     users, countries, items = task.tables
@@ -133,7 +131,7 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.Capture
     assert "'users.country' is data_parallel on 2 ranks, [0, 1]: expected all 4" in capsys.readouterr().err
 
 
-def test_collections_of_a_plan_by_torchrec_that_the_task_lacks_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_collections_of_a_plan_by_torchrec_that_the_task_lacks_are_left_out(capsys):
     assert main(IMPORT) == 0
     task = ShardingTask.load("task.json")
     theirs = to_torchrec(ShardingPlan.table_wise(task, [0, 1, 2]), task).plan
@@ -148,7 +146,7 @@ def test_collections_of_a_plan_by_torchrec_that_the_task_lacks_are_left_out(caps
     assert "strict: 'words' (tables id, country) is left out" in capsys.readouterr().err
 
 
-def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gives_pooling_factors_and_reuse(capsys):
     assert main([*IMPORT, "--batch-size", "5", "--log", "log.parquet", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["assumed"] == ["optimizer exact_sgd, which keeps no state"]
@@ -161,20 +159,18 @@ def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str
     assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
 
 
-def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables() -> None:
+def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables():
     cells = ["1"] * 14 + ["00000000"] * 25
     Path("clicks.tsv").write_text("".join("\t".join([*cells, f"{n:x}"]) + "\n" for n in range(70)))
     arguments = [IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--batch-size", "35"]
     assert main([*arguments, "--log", "clicks.tsv"]) == 0
     one, all_rows = ShardingTask.load("task.json").tables
-    assert one.reuse_histogram is not None
     assert one.reuse_histogram[6] == 1.0  # 35 lookups of one row
-    assert all_rows.reuse_histogram is not None
     assert all_rows.reuse_histogram[0] == 1.0  # each of 35 rows once
     assert (one.pooling_factor, all_rows.pooling_factor) == (1.0, 1.0)
 
 
-def test_pooling_factors_and_an_optimizer_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pooling_factors_and_an_optimizer_are_given(capsys):
     assert main([*IMPORT, "--pooling-factor", "country=2.5", "--optimizer", "adam"]) == 0
     out = capsys.readouterr().out
     assert "assumed: 1 id per sample and feature for 2 of 3 tables\n" in out
@@ -187,11 +183,10 @@ def test_pooling_factors_and_an_optimizer_are_given(capsys: pytest.CaptureFixtur
     assert {table.pooling_factor for table in ShardingTask.load("task.json").tables} == {3.0}
 
 
-def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reserve(capsys):
     assert main([*IMPORT, "--memory-gib", "2", "--reserve", "torchrec"]) == 0
     assert "reserved on each device: 0.300 GiB at most" in capsys.readouterr().out
     step_memory = ShardingTask.load("task.json").step_memory
-    assert step_memory is not None
     assert step_memory.input_copies == 20
 
 
@@ -210,7 +205,7 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["toy_model:make", "--reserve", "much"], "'much' is not one of 'none', 'torchrec'"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_one_line(arguments, message, capsys):
     assert main(["import-torchrec", *arguments, *IMPORT[2:]]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -218,7 +213,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: p
     assert not Path("task.json").exists()
 
 
-def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(capsys):
     assert main(IMPORT) == 0
     Path("plan.json").write_text('{"users.id": 0, "users.country": 1, "towers.items.id": 9}')
     export = ["plan", "export", "task.json", "plan.json", "-o", "torchrec.json"]

@@ -1,19 +1,13 @@
-"""shardgym compare on processes of this machine: what is recorded and printed, when it ends, and how it fails."""
+"""shardgym compare on processes of this machine: what is recorded and printed, and how it fails."""
 
-from __future__ import annotations
-
-import dataclasses
 import json
-import math
 import multiprocessing
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -22,18 +16,12 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torchrec_toys import MARKS, Toy, topology
 
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds
 from shardgym.cli import main
-from shardgym.tables.table import RangeIds, RecordedIds
-from shardgym.torchrec import comparing, model_from_task, phases, save, task_from_model, to_torchrec
-from shardgym.torchrec.comparing import MIN_ROUNDS, Comparison, mean_ratio, measure
-from shardgym.torchrec.contenders import Contender, find_contenders, plan_with_fewer_rows, with_fewer_rows
-from shardgym.torchrec.phases import Call
-from shardgym.torchrec.ranks import World
-from shardgym.torchrec.real_steps import Job, TurnOfRank
+from shardgym.torchrec import save, task_from_model, to_torchrec
+from shardgym.torchrec.comparing import MIN_ROUNDS, Comparison
 
 pytestmark = [
     *MARKS,
@@ -100,7 +88,7 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def here(tmp_path_factory):
     """A folder with models, a task of two tables for two ranks, and plans."""
     folder = tmp_path_factory.mktemp("jobs")
     (folder / "toy_job.py").write_text(MODEL)
@@ -112,7 +100,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tight.json").write_text(ShardingTask(tables, Topology(2, (3300,) * 2), 12).to_json())
     theirs = task_from_model(Toy(), topology(), 16)
     save(to_torchrec(ShardingPlan.table_wise(theirs, [0, 0, 1]), theirs), folder / "theirs.json")
-    plans: dict[str, dict[str, int]] = {
+    plans = {
         "apart": {"a": 0, "b": 1}, "turned": {"a": 1, "b": 0}, "outside": {"a": 0, "b": 5},
         "ours": {"bags.a": 1, "bags.b": 0}, "alone": {"bags.a": 0, "bags.b": 0},
     }  # fmt: skip
@@ -121,7 +109,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, size: int, commands: dict[str, Sequence[str]], local_size: int) -> dict[str, list[Answer]]:
+def run(folder, size, commands, local_size):
     """Run commands, one after the other, on every rank: in processes forked from this one, which has TorchRec."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -140,7 +128,7 @@ def run(folder: Path, size: int, commands: dict[str, Sequence[str]], local_size:
     return {name: [_answer(folder, name, rank, processes[rank].exitcode) for rank in range(size)] for name in commands}
 
 
-def _run(folder: Path, rank: int, size: int, local_size: int, port: int, commands: dict[str, Sequence[str]]) -> None:
+def _run(folder, rank, size, local_size, port, commands):
     os.chdir(folder)
     sys.path.append(str(folder))
     torch.set_num_threads(1)
@@ -151,7 +139,7 @@ def _run(folder: Path, rank: int, size: int, local_size: int, port: int, command
     for number, (name, arguments) in enumerate(commands.items()):
         os.environ["MASTER_PORT"] = str(port + number)
         with Path(f"{name}-{rank}.out").open("w") as out, Path(f"{name}-{rank}.err").open("w") as err:
-            sys.stdout, sys.stderr, sys.__stderr__ = out, err, err  # type: ignore[misc]
+            sys.stdout, sys.stderr, sys.__stderr__ = out, err, err
             code = main(["compare", *arguments, "-o", f"{name}.result"])
             out.flush()
         Path(f"{name}-{rank}.code").write_text(str(code))
@@ -160,7 +148,7 @@ def _run(folder: Path, rank: int, size: int, local_size: int, port: int, command
     os._exit(0)
 
 
-def _answer(folder: Path, name: str, rank: int, exit_code: int | None) -> Answer:
+def _answer(folder, name, rank, exit_code):
     of_rank = folder / f"{name}-{rank}"
     code = of_rank.with_suffix(".code")
     texts = [of_rank.with_suffix(suffix).read_text() for suffix in (".out", ".err")]
@@ -170,7 +158,7 @@ def _answer(folder: Path, name: str, rank: int, exit_code: int | None) -> Answer
 OWN = ("--batch-size", "6", "--batches", "toy_job:batches", "--plan", "ours.json", "--plan", "alone.json")
 APART = ("task.json", "--plan", "apart.json", "--plan")
 #: Commands on two ranks, by name.
-COMMANDS: dict[str, Sequence[str]] = {
+COMMANDS = {
     "planners": (
         "toy_job:make", "--batch-size", "8", "--plan", "torchrec", "--plan", "shardgym", "--plan", "theirs.json",
         "--within", "1000",
@@ -197,16 +185,16 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def ran(here: Path) -> dict[str, list[Answer]]:
+def ran(here):
     return run(here, 2, COMMANDS, 2)
 
 
-def errors(answers: list[Answer]) -> list[str]:
+def errors(answers):
     """What all ranks say of errors."""
     return [line for answer in answers for line in answer.err.splitlines() if line.startswith("shardgym: error: ")]
 
 
-def check_result(result: Comparison, ranks: int, rounds: int) -> None:
+def check_result(result, ranks, rounds):
     """Hold what a result says of plans against its rounds."""
     first = result.plans[0]
     for plan in result.plans:
@@ -222,7 +210,7 @@ def check_result(result: Comparison, ranks: int, rounds: int) -> None:
             assert (plan.low, plan.high) == (None, None)
 
 
-def test_plans_of_both_planners_and_of_a_file_are_compared(here: Path, ran: dict[str, list[Answer]]) -> None:
+def test_plans_of_both_planners_and_of_a_file_are_compared(here, ran):
     first, second = ran["planners"]
     assert (first.code, second.code) == (0, 0), first.err
     assert (second.out, second.err) == ("", "")
@@ -246,7 +234,7 @@ def test_plans_of_both_planners_and_of_a_file_are_compared(here: Path, ran: dict
     assert first.out.endswith(result.sentence() + "\n")
 
 
-def test_a_model_is_trained_on_its_own_batches(here: Path, ran: dict[str, list[Answer]]) -> None:
+def test_a_model_is_trained_on_its_own_batches(here, ran):
     assert [answer.code for answer in ran["model"]] == [0, 0], ran["model"][0].err
     result = Comparison.load(here / "model.result")
     check_result(result, 2, 1)
@@ -255,7 +243,7 @@ def test_a_model_is_trained_on_its_own_batches(here: Path, ran: dict[str, list[A
     assert "before there are 4 rounds: give more --minutes" in ran["model"][0].out
 
 
-def test_a_planner_without_a_plan_is_left_out_where_two_plans_remain(here: Path, ran: dict[str, list[Answer]]) -> None:
+def test_a_planner_without_a_plan_is_left_out_where_two_plans_remain(here, ran):
     """What TorchRec's plan in a file takes is found out, though the task has no room for it."""
     result = Comparison.load(here / "left_out.result")
     check_result(result, 2, 1)
@@ -265,14 +253,14 @@ def test_a_planner_without_a_plan_is_left_out_where_two_plans_remain(here: Path,
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_compared_is_named_by_one_rank(name: str, here: Path, ran: dict[str, list[Answer]]) -> None:
+def test_what_cannot_be_compared_is_named_by_one_rank(name, here, ran):
     (said,) = errors(ran[name])
     assert WRONG[name] in said
     assert 0 not in {answer.code for answer in ran[name]}
     assert not (here / f"{name}.result").exists()
 
 
-def test_what_was_measured_before_a_rank_failed_is_kept(here: Path, ran: dict[str, list[Answer]]) -> None:
+def test_what_was_measured_before_a_rank_failed_is_kept(here, ran):
     killed = run(here, 2, {"killed": ("toy_job:killed", *OWN, "--within", "1e-9")}, 2)["killed"]
     assert [answer.code for answer in killed] == [1, 9]
     for name, answers, why in (
@@ -292,7 +280,7 @@ def test_what_was_measured_before_a_rank_failed_is_kept(here: Path, ran: dict[st
         assert result.ended is None
 
 
-def test_a_task_of_all_kinds_of_tables_runs_on_four_ranks_with_fewer_rows(tmp_path: Path) -> None:
+def test_a_task_of_all_kinds_of_tables_runs_on_four_ranks_with_fewer_rows(tmp_path):
     tables = (
         EmbeddingTable("bags.a", 160, 16, pooling_factor=3.0, ids=ZipfIds(1.1), optimizer="rowwise_adagrad"),
         EmbeddingTable("bags.b", 80, 8, pooling_factor=2.0, num_features=2, precision="fp16"),
@@ -320,12 +308,10 @@ def test_a_task_of_all_kinds_of_tables_runs_on_four_ranks_with_fewer_rows(tmp_pa
     assert (result.rows, result.ranks_per_host) == (0.5, 2)
     assert [table.num_embeddings for table in result.task.tables] == [80, 40, 8, 20, 20]
     shards = result.plans[0].plan.modules["bags"]["a"].shards
-    assert shards is not None
     assert [(s.offsets, s.sizes) for s in shards] == [((20 * n, 0), (20, 16)) for n in range(4)]
 
 
 TWO = ["--plan", "torchrec", "--plan", "shardgym"]
-FACTORY = ["toy_job:make", "--batch-size", "8"]
 
 
 @pytest.mark.parametrize(
@@ -343,9 +329,7 @@ FACTORY = ["toy_job:make", "--batch-size", "8"]
         (["t.json", *TWO, "--rows", "0"], "Invalid value for '--rows'"),
     ],
 )
-def test_wrong_usage_is_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_usage_is_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     assert main(["compare", *arguments, "-o", "result.json"]) == 2
     said = capsys.readouterr()
@@ -354,146 +338,8 @@ def test_wrong_usage_is_one_line(
     assert said.err.count("\n") == 1
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, spread: float) -> tuple[Comparison, list[int]]:
-    """Compare plans of which "odd" takes 1.5 times as long, and a share of it in every second round; a turn takes half
-    a minute of six.
-    """
-    tables = (EmbeddingTable("a", 100, 8), EmbeddingTable("b", 50, 16))
-    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 12)
-    contenders = {}
-    for name, devices in {"even": (0, 1), "odd": (1, 0)}.items():
-        plan = ShardingPlan.table_wise(task, devices)
-        contenders[name] = Contender(to_torchrec(plan, task, device_type="cpu"), plan)
-    turns: list[bool] = []
-
-    def turn(job: Job, plan: Any, world: World) -> TurnOfRank:
-        turns.append(plan is contenders["even"].sharding_plan)
-        ms = 10.0 if turns[-1] else 15.0 * (spread if (len(turns) - 1) // 2 % 2 else 1.0)
-        return TurnOfRank([ms] * 3, [1.0, 2.0, 0.5, 0.5, 3.0], 1000)
-
-    def gathered(found: list[Any], own: tuple[TurnOfRank, float]) -> None:
-        other = TurnOfRank([ms / 2 for ms in own[0].step_ms], [2.0, 1.0, 0.5, 0.75, 2.0], 2000)
-        found[:] = [own, (other, 1e9)]
-
-    kept: list[int] = []
-    monkeypatch.setattr(comparing, "run_turn", turn)
-    monkeypatch.setattr(comparing, "dist", SimpleNamespace(all_gather_object=gathered))
-    monkeypatch.setattr(comparing, "time", SimpleNamespace(monotonic=lambda: 30.0 * len(turns)))
-    result = measure(
-        Job(task, torch.nn.Module, [], lambda model, batch: ([], None)), contenders,
-        World(0, 2, 2, torch.device("cpu")), ["a note"], lambda found: kept.append(len(found.plans[0].round_ms)),
-        trained="collections", rows=1.0, within=0.02, minutes=5.5, seed=0,
-    )  # fmt: skip
-    return result, kept
-
-
-def test_it_ends_when_all_intervals_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, kept = measured(monkeypatch, spread=1.001)
-    check_result(result, 2, MIN_ROUNDS)
-    assert (result.ended, result.notes, kept) == ("within", ("a note",), [1, 2, 3, 4])
-    even, odd = result.plans
-    # The slowest rank counts.
-    assert (even.round_ms, even.rank_ms, even.peak_bytes) == ((10.0,) * 4, (10.0, 5.0), (1000, 2000))
-    assert odd.ratio == pytest.approx(1.5, abs=0.002)
-    assert result.sentence().startswith("'even' is faster than 'odd': a step takes 33.")
-
-
-def test_levels_are_those_at_which_the_cost_takes_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = measured(monkeypatch, spread=1.0)
-    predicted = np.array([plan.predicted_ms for plan in result.plans])
-    levels = result.calibration
-    assert levels is not None
-    assert (levels.cost, levels.device, levels.hardware) == ("roofline", "cpu-core", result.hardware)
-    assert levels.compute == pytest.approx(2 * (5 + 3) / predicted[..., [1, 4]].sum())
-    expected = predicted[..., 2].min(axis=1) + predicted[..., 3].max(axis=1)
-    assert levels.exchange == pytest.approx(2 * 1.25 / expected.sum())
-    assert levels.fixed_ms == pytest.approx(12.5 - 5 - 1.25)
-    assert result.ids_ms == 2.0
-    assert result.plans[0].phases_ms == ((1.0, 2.0, 0.5, 0.5, 3.0), (2.0, 1.0, 0.5, 0.75, 2.0))
-
-
-def test_it_ends_within_a_round_when_time_is_over_and_then_plans_may_not_be_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    result, kept = measured(monkeypatch, spread=0.3)
-    assert (result.ended, kept) == ("minutes", [1, 2, 3, 4, 5, 5])
-    check_result(result, 2, 5)
-    assert result.sentence().startswith("'odd' and 'even' are not told apart: the ratio of their steps is ")
-
-
-class Copied(DistributedDataParallel):
-    """What trains tables on all ranks, without a group."""
-
-    def __init__(self) -> None:
-        torch.nn.Module.__init__(self)
-        self.require_backward_grad_sync = True
-
-
-def test_exchanging_gradients_of_copies_is_no_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = Copied()
-
-    def taken(calls: list[Call], device: torch.device) -> list[float]:
-        return [1.0, 2.0, 3.0, 4.0, 9.0 if copied.require_backward_grad_sync else 5.0]
-
-    monkeypatch.setattr(phases, "_pass", taken)
-    call: Any = Call(SimpleNamespace(modules=lambda: [copied]), (), {})
-    assert phases.phases_ms([call], torch.device("cpu")) == [1.0, 2.0, 3.0, 8.0, 5.0]
-
-
-def test_an_interval_is_that_of_students_t_of_the_logarithms() -> None:
-    assert mean_ratio([2.0, 0.5, 1.0]) == (pytest.approx(1.0), None, None)
-    value, low, high = mean_ratio([math.exp(x) for x in (1.0, 2.0, 3.0, 4.0)])
-    assert low is not None
-    assert high is not None
-    half = 3.1824463 * math.sqrt(5 / 3) / 2  # quantile of t with 3 degrees of freedom, deviation, 4 rounds
-    assert math.log(value) == pytest.approx(2.5)
-    assert (math.log(low), math.log(high)) == (pytest.approx(2.5 - half), pytest.approx(2.5 + half))
-
-
-def test_fewer_rows_leave_room_for_what_plans_need() -> None:
-    tables = (
-        EmbeddingTable("a", 1000, 8),
-        EmbeddingTable("b", 3, 8),
-        EmbeddingTable("c", 1000, 8, ids=RangeIds((0.5, 0.5)), reuse_histogram=(1.0, *[0.0] * 16)),
-        EmbeddingTable("d", 1000, 8, ids=ZipfIds(1.0, row_order="blocks", block_rows=100)),
-    )
-    task = ShardingTask(tables, Topology(4, (2**20,) * 4), 8)
-    fewer = with_fewer_rows(task, 500)
-    assert with_fewer_rows(task, 1) == task
-    assert [table.num_embeddings for table in fewer.tables] == [4, 3, 4, 4]
-    assert fewer.table("c").reuse_histogram is None
-    rows = [Shard("a", (250 * n, 250 * n + 250), (0, 8), (n,)) for n in range(4)]
-    plan = ShardingPlan.of(task, [*rows, *(Shard.whole(table, 1) for table in tables[1:])])
-    cut = plan_with_fewer_rows(plan, task, fewer)
-    assert isinstance(cut, ShardingPlan)
-    cut.validate(fewer)
-    assert [shard.rows for shard in cut.of_table("a")] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    recorded = RecordedIds("log.pt", "a", samples=8, batch_size=8, sha256="0" * 64)
-    of_log = dataclasses.replace(task, tables=(dataclasses.replace(tables[0], ids=recorded),))
-    with pytest.raises(InputError, match="table 'a' cannot be scaled: its ids are recorded"):
-        with_fewer_rows(of_log, 2)
-
-
-def test_the_same_name_in_two_collections_must_mean_the_same_to_torchrecs_planner() -> None:
-    tables = (EmbeddingTable("x.t", 100, 8, pooling_factor=2.0), EmbeddingTable("y.t", 100, 8))
-    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 8)
-    given: dict[str, Any] = {"torchrec": "torchrec", "ours": ShardingPlan.table_wise(task, [0, 1])}
-    world = World(0, 2, 2, torch.device("cpu"))
-    with pytest.raises(InputError, match="plan 'torchrec': tables of several collections are called 't'"):
-        find_contenders(given, task, model_from_task(task), world)
-
-
-def test_torchrec_plans_no_copies_of_unpooled_tables_on_cpus() -> None:
-    tables = tuple(EmbeddingTable(f"t{n}", 100, 8, pooling_factor=5.0, pooling="none") for n in range(4))
-    task = ShardingTask(tables, Topology(2, (2**26,) * 2), 8192)
-    given: dict[str, Any] = {"torchrec": "torchrec", "ours": ShardingPlan.table_wise(task, [0, 1, 0, 1])}
-    found, _ = find_contenders(given, task, model_from_task(task), World(0, 2, 2, torch.device("cpu")))
-    types = {sharding.sharding_type for sharding in found["torchrec"].sharding_plan.plan[""].values()}
-    assert types <= {"table_wise", "column_wise", "row_wise"}
-
-
 @pytest.mark.slow
-def test_torchrun_starts_it(here: Path) -> None:
+def test_torchrun_starts_it(here):
     arguments = ["task.json", "--plan", "apart.json", "--plan", "turned.json", *ONE_ROUND, "-o", "result.json"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "shardgym", "compare"]
     done = subprocess.run(

@@ -1,10 +1,6 @@
 """Constraints and pins that the planner follows, or names."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -15,30 +11,21 @@ from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValuePar
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, topology
 
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    NoFeasiblePlanError,
-    Shard,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-    make_solver,
-)
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
 from shardgym.torchrec.following import RUN_BY_TORCHREC, Rule, follow
 
 pytestmark = MARKS
 
 
-WHOLE: Any = frozenset(["table_wise"])
+WHOLE = frozenset(["table_wise"])
 
 
 class Halves:
     """Table "users.id" in two halves of 8 columns, the others whole on the first device."""
 
-    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+    def solve(self, task, cost, seed=0):
         users, *others = task.tables
         halves = [Shard(users.name, (0, 100), (8 * i, 8 * i + 8), i) for i in range(2)]
         return ShardingPlan.of(task, [*halves, *(Shard.whole(table, 0) for table in others)])
@@ -78,9 +65,7 @@ class Halves:
         ("use_virtual_table", True, "tables are kept in the memory of devices and hosts"),
     ],
 )
-def test_each_field_of_constraints_is_followed_or_named(
-    field: str, value: Any, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_field_of_constraints_is_followed_or_named(field, value, message, caplog):
     constraints = {"users.id": ParameterConstraints(**{field: value})}
     planner(Halves(), constraints=constraints).plan(Toy())
     assert caplog.messages == [f"{field} of 'users.id' is not followed: {message}"] * bool(message)
@@ -93,7 +78,7 @@ def test_each_field_of_constraints_is_followed_or_named(
         assert strict.plan(Toy())
 
 
-def test_a_field_of_a_later_torchrec_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_field_of_a_later_torchrec_is_named(caplog):
     (marker,) = (m for m in test_each_field_of_constraints_is_followed_or_named.pytestmark if m.name == "parametrize")
     assert {field for field, *_ in marker.args[1]} == {field.name for field in dataclasses.fields(ParameterConstraints)}
     later = dataclasses.make_dataclass("Later", [("color", str, "red")], bases=(ParameterConstraints,))
@@ -101,7 +86,7 @@ def test_a_field_of_a_later_torchrec_is_named(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["color of 'users.id' is not followed: ShardGym does not know this field"]
 
 
-def test_what_no_cost_depends_on_is_passed_on() -> None:
+def test_what_no_cost_depends_on_is_passed_on():
     asked = ParameterConstraints(
         enforce_hbm=True, stochastic_rounding=False, bounds_check_mode=BoundsCheckMode.NONE, output_dtype=DataType.FP16
     )
@@ -109,11 +94,10 @@ def test_what_no_cost_depends_on_is_passed_on() -> None:
     sharding = ours.plan(Toy()).plan["users"]["id"]
     assert (sharding.enforce_hbm, sharding.stochastic_rounding) == (True, False)
     assert (sharding.bounds_check_mode, sharding.output_dtype) == (BoundsCheckMode.NONE, DataType.FP16)
-    assert ours.last is not None
     assert ours.last.task.precision == "fp16"
 
 
-def test_a_piece_is_as_wide_as_asked_for() -> None:
+def test_a_piece_is_as_wide_as_asked_for():
     """Of 16 columns, halves have 8."""
     types = ["column_wise", "row_wise"]
     for least, expected in ((8, 8), (12, 16)):
@@ -122,7 +106,7 @@ def test_a_piece_is_as_wide_as_asked_for() -> None:
         assert min(s.shard_sizes[1] for s in plan.plan["users"]["id"].sharding_spec.shards) >= expected
 
 
-def test_mean_pooled_tables_are_not_cut_by_rows_beside_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_mean_pooled_tables_are_not_cut_by_rows_beside_others(caplog):
     """The solver would cut both tables by rows; TorchRec would divide the whole one by wrong bag sizes, too."""
     model = collection(config("mean", 4000, 8, pooling=PoolingType.MEAN), config("one", 1, 8))
     factors = {"mean": ParameterConstraints(pooling_factors=[200.0])}
@@ -145,7 +129,7 @@ def test_mean_pooled_tables_are_not_cut_by_rows_beside_others(caplog: pytest.Log
         ("row_wise", ParameterConstraints(pooling_factors=[200.0])),  # where nothing else is as fast
     ],
 )
-def test_a_collection_with_mean_pooling_is_cut_by_rows_as_a_whole(solver: str, asked: ParameterConstraints) -> None:
+def test_a_collection_with_mean_pooling_is_cut_by_rows_as_a_whole(solver, asked):
     mean = config("mean", 4000, 8, pooling=PoolingType.MEAN)
     model = collection(mean, config("mean2", 400, 8, pooling=PoolingType.MEAN), config("sum", 10, 8))
     ours = ShardGymPlanner(Topology(4, memory_bytes=2**20), 512, {"mean": asked}, PlannerSettings(solver, strict=True))
@@ -153,7 +137,7 @@ def test_a_collection_with_mean_pooling_is_cut_by_rows_as_a_whole(solver: str, a
 
 
 @pytest.mark.parametrize("kind", ["row_wise", "table_row_wise", "grid_shard"])
-def test_tables_with_fewer_rows_than_ranks_are_not_cut_by_rows(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_with_fewer_rows_than_ranks_are_not_cut_by_rows(kind, caplog):
     """Nine rows are five pieces of two on eight ranks, and three of three on four."""
     model = collection(config("tiny", 3, 16), config("few", 9, 16), config("many", 4000, 16))
     hosts = Topology(8, memory_bytes=2**20, fast_domain_size=4)
@@ -174,7 +158,7 @@ def test_tables_with_fewer_rows_than_ranks_are_not_cut_by_rows(kind: str, caplog
 class RowsAnyhow:
     """All tables by rows, each row of a device where there are no more."""
 
-    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+    def solve(self, task, cost, seed=0):
         shards = []
         for table in task.tables:
             block = -(-table.num_embeddings // task.num_devices)
@@ -184,8 +168,8 @@ class RowsAnyhow:
         return ShardingPlan.of(task, shards)
 
 
-def test_tables_are_pinned_to_ranks() -> None:
-    def plan(strict: bool = True, **pins: Any) -> ShardGymPlanner:
+def test_tables_are_pinned_to_ranks():
+    def plan(strict=True, **pins):
         given = {name.replace("_", "."): ranks for name, ranks in pins.items()}
         ours = ShardGymPlanner(topology(3), 16, None, PlannerSettings("lpt", pins=given, strict=strict))
         ours.plan(Toy())
@@ -193,7 +177,6 @@ def test_tables_are_pinned_to_ranks() -> None:
 
     for rank in range(3):
         ours = plan(users_id=rank, country=[0, 1])
-        assert ours.last is not None
         (shard,) = ours.last.plan.of_table("users.id")
         assert shard.devices == (rank,)
         assert {d for s in ours.last.plan.of_table("users.country") for d in s.devices} <= {0, 1}
@@ -203,7 +186,7 @@ def test_tables_are_pinned_to_ranks() -> None:
         plan(nobody=0)
 
 
-def test_a_pin_that_nothing_fits_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pin_that_nothing_fits_is_named(caplog):
     full = Topology(2, memory_bytes=(100 * 16 * 4 + 10, 2**20))
     settings = PlannerSettings("lpt", pins={"users.id": 0, "towers.items.id": 0})
     ours = ShardGymPlanner(full, 16, None, settings)
@@ -232,9 +215,7 @@ HOSTS = Topology(4, memory_bytes=2**20, fast_domain_size=2)
         ("table_row_wise", [1, 2], "ranks 1, 2"),
     ],
 )
-def test_a_pin_and_a_sharding_type_are_followed_together_and_the_pin_where_they_conflict(
-    kind: str, pin: Sequence[int], besides: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pin_and_a_sharding_type_are_followed_together_and_the_pin_where_they_conflict(kind, pin, besides, caplog):
     asked = {"users.id": ParameterConstraints(sharding_types=[kind])}
     ours = ShardGymPlanner(HOSTS, 16, asked, PlannerSettings(Reversed(), pins={"users.id": pin}))
     sharding = ours.plan(Toy()).plan["users"]["id"]
@@ -249,7 +230,7 @@ def test_a_pin_and_a_sharding_type_are_followed_together_and_the_pin_where_they_
 class ColumnsInAndAcrossHosts:
     """Tables of one collection, the first cut by columns in one host of two, the second across both."""
 
-    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+    def solve(self, task, cost, seed=0):
         users, countries, items = task.tables
         return ShardingPlan.of(task, [
             *(Shard(users.name, (0, 100), (8 * n, 8 * n + 8), n) for n in range(2)),
@@ -258,8 +239,8 @@ class ColumnsInAndAcrossHosts:
         ])  # fmt: skip
 
 
-def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(caplog: pytest.LogCaptureFixture) -> None:
-    def plan(**types: str) -> Any:
+def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(caplog):
+    def plan(**types):
         asked = {f"users.{name}": ParameterConstraints(sharding_types=[kind]) for name, kind in types.items()}
         settings = PlannerSettings(ColumnsInAndAcrossHosts(), strict=True)
         return ShardGymPlanner(HOSTS, 16, asked, settings).plan(Toy()).plan["users"]
@@ -279,7 +260,7 @@ def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(capl
 
 
 @pytest.mark.parametrize("kind", sorted(RUN_BY_TORCHREC))
-def test_all_kinds_can_be_asked_for(kind: Any) -> None:
+def test_all_kinds_can_be_asked_for(kind):
     """Of a table that a solver placed whole, or cut in another way."""
     tables = (EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 1000, 16, 5.0))
     task = ShardingTask(tables, HOSTS, 64)
@@ -293,7 +274,7 @@ def test_all_kinds_can_be_asked_for(kind: Any) -> None:
         assert plan.kind_of("b", task) in ("table_wise", "column_wise", "table_column_wise")
 
 
-def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending() -> None:
+def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending():
     tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), 64, 2.0 + n) for n in range(10))
     task = ShardingTask(tables, Topology(4, memory_bytes=2**30), 4096)
     cost = make_cost("roofline")
@@ -310,7 +291,7 @@ def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than
     assert cost.evaluate(task, [plan])[0].total_ms <= expected
 
 
-def test_an_unknown_sharding_type_is_refused() -> None:
+def test_an_unknown_sharding_type_is_refused():
     asked = {"users.id": ParameterConstraints(sharding_types=["rowwise"])}
     with pytest.raises(InputError, match=r"sharding type of table 'users.id' 'rowwise': did you mean row_wise"):
         planner(constraints=asked).plan(Toy())
@@ -320,7 +301,7 @@ GPUS = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_m
 
 
 @pytest.mark.parametrize("params", [None, CacheParams(load_factor=0.5, reserved_memory=1.0)])
-def test_the_planner_obeys_kernels(params: CacheParams | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_planner_obeys_kernels(params, caplog):
     asked = {
         "users.id": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=params),
         "users.country": ParameterConstraints(compute_kernels=["fused_uvm"], sharding_types=["column_wise"]),
@@ -333,12 +314,11 @@ def test_the_planner_obeys_kernels(params: CacheParams | None, caplog: pytest.Lo
     assert found["users"]["id"].cache_params == expected
     assert found["users"]["country"].compute_kernel == "fused_uvm"
     assert found["towers.items"]["id"].compute_kernel == "fused"
-    assert planner.last is not None
     assert planner.last.cost.feasible
     assert caplog.messages == []
 
 
-def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for() -> None:
+def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for():
     small = dataclasses.replace(GPUS, memory_bytes=(1000,) * 4)
     names = "users.id", "users.country", "towers.items.id"
     with pytest.raises(NoFeasiblePlanError):
@@ -351,5 +331,4 @@ def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_f
     asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))
     planner = ShardGymPlanner(small, 16, asked, PlannerSettings(strict=True))
     planner.plan(Toy())
-    assert planner.last is not None
     assert {shard.compute_kernel for shard in planner.last.plan.shards} == {"fused_uvm"}

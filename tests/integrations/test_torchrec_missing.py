@@ -1,7 +1,5 @@
 """Without TorchRec: the adapter says what to install, and nothing else needs it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -12,7 +10,7 @@ COMMANDS = "pip install tensordict pyre-extensions && pip install --no-deps torc
 
 
 @pytest.fixture
-def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_torchrec(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("shardgym.torchrec")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("torchrec", *(name for name in sys.modules if name.startswith("torchrec."))):
@@ -29,7 +27,7 @@ def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
         ["plan", "import", "tiny-v1/0", "p.json"],
     ],
 )
-def test_commands_say_what_to_install(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_say_what_to_install(command, capsys):
     assert main([*command, "-o", "out.json"]) == 2
     said = capsys.readouterr().err
     assert "needs 'torchrec', which is not installed: pip install" in said

@@ -1,10 +1,7 @@
 """Plans for TorchRec, plans of TorchRec, and files of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +18,7 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
-from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, Topology
 from shardgym.torchrec import (
     export_plan,
     from_torchrec,
@@ -38,26 +35,26 @@ pytestmark = MARKS
 
 
 @pytest.fixture
-def task() -> ShardingTask:
+def task():
     return task_from_model(Toy(), topology(4), 64)
 
 
 @pytest.fixture
-def two_hosts() -> ShardingTask:
+def two_hosts():
     """Four devices, two of each host and fast domain."""
     return task_from_model(Toy(), dataclasses.replace(topology(4), fast_domain_size=2), 64)
 
 
-def columns(name: str, rows: int, *pieces: tuple[int, int, int]) -> list[Shard]:
+def columns(name, rows, *pieces):
     return [Shard(name, (0, rows), (first, end), device) for first, end, device in pieces]
 
 
-def by_rows(name: str, width: int, *pieces: tuple[int, int, int]) -> list[Shard]:
+def by_rows(name, width, *pieces):
     return [Shard(name, (first, end), (0, width), device) for first, end, device in pieces]
 
 
 #: Whole, cut into uneven columns with two pieces on one rank, and cut by rows.
-def mixed(task: ShardingTask) -> ShardingPlan:
+def mixed(task):
     return ShardingPlan.of(task, [
         *columns("users.id", 100, (0, 4, 3), (4, 12, 1), (12, 16, 3)),
         *by_rows("users.country", 8, (0, 5, 0), (5, 10, 1), (10, 15, 2), (15, 20, 3)),
@@ -65,7 +62,7 @@ def mixed(task: ShardingTask) -> ShardingPlan:
     ])  # fmt: skip
 
 
-def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask, two_hosts: ShardingTask) -> None:
+def test_types_ranks_and_shards_are_what_the_plan_says(task, two_hosts):
     task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, host_size=2))
     plan = to_torchrec(mixed(task), task, Toy()).plan
     assert list(plan) == ["users", "towers.items"]
@@ -87,16 +84,16 @@ def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask, two_h
     assert str(by_default.sharding_spec.shards[0].placement) == "rank:2/cuda:0"
 
 
-def others(plan: ShardingPlan) -> list[Shard]:
+def others(plan):
     """Shards of a plan but those of table users.country, 20 x 8."""
     return [shard for shard in plan.shards if shard.table != "users.country"]
 
 
-def grid(*pieces: tuple[int, int, int, int, int]) -> list[Shard]:
+def grid(*pieces):
     return [Shard("users.country", (r0, r1), (c0, c1), device) for r0, r1, c0, c1, device in pieces]
 
 
-def test_replicas_have_a_dense_kernel_and_no_shards(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_replicas_have_a_dense_kernel_and_no_shards(task, caplog):
     plan = ShardingPlan.of(task, [*others(mixed(task)), Shard.whole(task.table("users.country"), 0, 1, 2, 3)])
     country = to_torchrec(plan, task).plan["users"]["country"]
     assert country == ParameterSharding("data_parallel", "dense", [0, 1, 2, 3])
@@ -104,9 +101,7 @@ def test_replicas_have_a_dense_kernel_and_no_shards(task: ShardingTask, caplog: 
     assert note.startswith("table 'users.country' is data parallel: the kernel is dense, which fused_params does not")
 
 
-def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
-    task: ShardingTask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(task, caplog):
     to_torchrec(mixed(task), task)
     assert caplog.messages == []
     adagrad = dataclasses.replace(task, optimizer="rowwise_adagrad")
@@ -155,14 +150,12 @@ def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
     ],
     ids=["uneven in a host", "uneven", "not a host", "a block whole", "no grid", "blocks over more", "tiers"],
 )
-def test_cuts_that_torchrec_does_not_have_are_refused(
-    two_hosts: ShardingTask, shards: list[Shard], message: str
-) -> None:
+def test_cuts_that_torchrec_does_not_have_are_refused(two_hosts, shards, message):
     with pytest.raises(InputError, match=message):
         to_torchrec(ShardingPlan.of(two_hosts, [*others(mixed(two_hosts)), *shards]), two_hosts)
 
 
-def sharded_by_rows(*ends: int) -> TorchRecPlan:
+def sharded_by_rows(*ends):
     """A plan of TorchRec's for table "t" of 8 columns, with rows up to each end on successive ranks."""
     shards = [
         ShardMetadata(shard_offsets=[first, 0], shard_sizes=[end - first, 8], placement=f"rank:{rank}/cuda:{rank}")
@@ -172,7 +165,7 @@ def sharded_by_rows(*ends: int) -> TorchRecPlan:
     return TorchRecPlan({"": {"t": ParameterSharding("row_wise", "fused", ranks, EnumerableShardingSpec(shards))}})
 
 
-def test_uneven_rows_of_torchrec_are_kept_and_ranks_without_rows_refused() -> None:
+def test_uneven_rows_of_torchrec_are_kept_and_ranks_without_rows_refused():
     """Its planner cuts them so where devices have different memories. TorchRec fails on a rank without rows alone."""
     task = task_from_model(collection(config("t", 20, 8)), topology(4), 64)
     found = from_torchrec(sharded_by_rows(9, 12, 16, 20), task)
@@ -186,7 +179,7 @@ def test_uneven_rows_of_torchrec_are_kept_and_ranks_without_rows_refused() -> No
         to_torchrec(plan, task)
 
 
-def test_rows_are_cut_over_as_many_ranks_in_all_tables() -> None:
+def test_rows_are_cut_over_as_many_ranks_in_all_tables():
     """TorchRec has one process group of each rank for the sums."""
     eight = dataclasses.replace(topology(8), fast_domain_size=4, host_size=2)
     task = task_from_model(Toy(), eight, 64)
@@ -199,18 +192,15 @@ def test_rows_are_cut_over_as_many_ranks_in_all_tables() -> None:
         to_torchrec(plan, task)
 
 
-def test_a_plan_for_groups_leaves_as_that_of_one_group(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = task_from_model(Toy(), dataclasses.replace(topology(4), fast_domain_size=2), 64)
+def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkeypatch):
     shards = [
         *by_rows("users.country", 8, (0, 10, 0), (10, 20, 1)),
         *columns("users.id", 100, (0, 4, 1), (4, 16, 0)),
-        Shard.whole(task.table("towers.items.id"), 1),
+        Shard.whole(two_hosts.table("towers.items.id"), 1),
     ]
     of_groups = [dataclasses.replace(shard, devices=(shard.devices[0], shard.devices[0] + 2)) for shard in shards]
-    plan = ShardingPlan.of(task, of_groups, group_size=2)
-    exported = to_torchrec(plan, task, Toy())
+    plan = ShardingPlan.of(two_hosts, of_groups, group_size=2)
+    exported = to_torchrec(plan, two_hosts, Toy())
     assert {name: (t.sharding_type, t.ranks) for name, t in exported.plan["users"].items()} == {
         "country": ("row_wise", [0, 1]), "id": ("column_wise", [1, 0]),
     }  # fmt: skip
@@ -218,7 +208,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(
         "the plan is that of one group: DMPCollection takes it, with sharding_group_size=2 and "
         "use_inter_host_allreduce=True"
     ]
-    assert from_torchrec(exported, task, group_size=2) == plan
+    assert from_torchrec(exported, two_hosts, group_size=2) == plan
     # What DMPCollection makes of it on a rank: the plan of that rank's group. Itself it needs GPUs.
     monkeypatch.setattr("torchrec.distributed.model_parallel.get_local_size", lambda: 2)
     remap = DMPCollection._remap_sharding_plan
@@ -231,9 +221,9 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(
     }
     assert held == {(s.table, (s.rows[0], s.columns[0]), d) for d in (2, 3) for s in plan.on(d)}
     with pytest.raises(InputError, match=r"is row_wise on 2 ranks, expected all 4; give group_size=2"):
-        from_torchrec(exported, task)
+        from_torchrec(exported, two_hosts)
     with pytest.raises(InputError, match="groups of 3 devices do not divide the 4 devices"):
-        from_torchrec(exported, task, group_size=3)
+        from_torchrec(exported, two_hosts, group_size=3)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +236,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(
     ],
     ids=["one width stays", "neighbours are joined", "others are cut", "rows on one rank are joined"],
 )
-def test_pieces_on_one_rank_get_one_width(
-    task: ShardingTask, shards: list[Shard], expected: list[tuple[int, int, int]]
-) -> None:
+def test_pieces_on_one_rank_get_one_width(task, shards, expected):
     """TorchRec fails on that rank alone otherwise."""
     others = [s for s in mixed(task).shards if s.table != "users.id"]
     exported = to_torchrec(ShardingPlan.of(task, [*others, *shards]), task).plan["users"]["id"]
@@ -256,16 +244,16 @@ def test_pieces_on_one_rank_get_one_width(
     assert [(rank, *of) for rank, of in zip(exported.ranks, ends, strict=True)] == expected
 
 
-def test_plans_that_cannot_run_do_not_leave(task: ShardingTask) -> None:
+def test_plans_that_cannot_run_do_not_leave(task):
     with pytest.raises(InfeasiblePlanError, match="missing"):
         to_torchrec(ShardingPlan.of(task, mixed(task).shards[1:]), task)
     with pytest.raises(InputError, match="plan is for task"):
         to_torchrec(mixed(task), dataclasses.replace(task, batch_size=65))
     with pytest.raises(InputError, match="device_type"):
-        to_torchrec(mixed(task), task, device_type="gpu")  # type: ignore[arg-type]
+        to_torchrec(mixed(task), task, device_type="gpu")
 
 
-def test_a_plan_for_another_model_is_refused(task: ShardingTask) -> None:
+def test_a_plan_for_another_model_is_refused(task):
     smaller = Toy()
     smaller.towers.items = collection(config("id", 49, 24))
     with pytest.raises(InputError, match=r"'towers.items.id' is 49 x 24 there, and 50 x 24 in the task"):
@@ -278,7 +266,7 @@ def test_a_plan_for_another_model_is_refused(task: ShardingTask) -> None:
         to_torchrec(mixed(task), task, larger)
 
 
-def test_mean_pooled_tables_cut_by_rows_are_refused(task: ShardingTask) -> None:
+def test_mean_pooled_tables_cut_by_rows_are_refused(task):
     with pytest.raises(
         InputError,
         match=r"mean-pooled table 'users.country' of collection 'users' is row_wise: TorchRec divides outputs of "
@@ -294,7 +282,7 @@ def test_mean_pooled_tables_cut_by_rows_are_refused(task: ShardingTask) -> None:
         to_torchrec(mixed(own), own)
 
 
-def test_the_stock_planners_plans_can_be_read(task: ShardingTask) -> None:
+def test_the_stock_planners_plans_can_be_read(task):
     types = ["table_wise", "column_wise"]
     asked = ParameterConstraints(sharding_types=types, compute_kernels=["fused"], min_partition=8)
     planner = EmbeddingShardingPlanner(
@@ -315,7 +303,7 @@ def test_the_stock_planners_plans_can_be_read(task: ShardingTask) -> None:
         assert [(s.shard_offsets, s.shard_sizes, str(s.placement)) for s in exported] == expected
 
 
-def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
+def test_what_plans_cannot_say_is_refused(task):
     exported = to_torchrec(mixed(task), task)
     with pytest.raises(InputError, match=r"no table 'towers.items.id'"):
         from_torchrec(TorchRecPlan({"users": exported.plan["users"]}), task)
@@ -339,7 +327,7 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
         from_torchrec(exported, task)
 
 
-def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_modules_that_the_task_has_none_of_are_left_out(task, caplog):
     exported = export_plan(mixed(task), task)
     assert exported.notes == ()
     both = TorchRecPlan({**exported.sharding_plan.plan, "other": exported.sharding_plan.plan["users"]})
@@ -351,7 +339,7 @@ def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, capl
     assert import_plan(exported.sharding_plan, task, strict=True).left_out == ()
 
 
-def test_damaged_files_and_those_for_another_model_are_refused(task: ShardingTask, tmp_path: Path) -> None:
+def test_damaged_files_and_those_for_another_model_are_refused(task, tmp_path):
     path = tmp_path / "plan.json"
     save(to_torchrec(mixed(task), task), path)
     assert load(path, Toy()).plan == load(path).plan
@@ -373,12 +361,12 @@ def test_damaged_files_and_those_for_another_model_are_refused(task: ShardingTas
 
 
 @pytest.fixture
-def on_gpus() -> ShardingTask:
+def on_gpus():
     gpus = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_memory_bytes=2**20)
     return task_from_model(Toy(), gpus, 64)
 
 
-def in_host_memory(task: ShardingTask) -> ShardingPlan:
+def in_host_memory(task):
     """One table in halves with a cache for each, one in the memory of a host, one on a device."""
     users, country, items = task.tables
     halves = [
@@ -388,7 +376,7 @@ def in_host_memory(task: ShardingTask) -> ShardingPlan:
     return ShardingPlan.of(task, [*halves, host, Shard.whole(items, 3)])
 
 
-def test_kernels_and_caches_leave_and_come_back(on_gpus: ShardingTask, tmp_path: Path) -> None:
+def test_kernels_and_caches_leave_and_come_back(on_gpus, tmp_path):
     plan = in_host_memory(on_gpus)
     theirs = to_torchrec(plan, on_gpus, Toy())
     users = theirs.plan["users"]
@@ -401,7 +389,7 @@ def test_kernels_and_caches_leave_and_come_back(on_gpus: ShardingTask, tmp_path:
     assert {shard.cache_load_factor for shard in from_torchrec(theirs, on_gpus).of_table("users.id")} == {0.2}
 
 
-def test_one_table_has_one_kernel_in_torchrec(on_gpus: ShardingTask) -> None:
+def test_one_table_has_one_kernel_in_torchrec(on_gpus):
     users, *others = on_gpus.tables
     hot = Shard(users.name, (0, 10), (0, 16), 0)
     cold = Shard(users.name, (10, 100), (0, 16), 0, "fused_uvm")

@@ -1,10 +1,7 @@
 """`EmbeddingCollection`s as unpooled tables: in, out, planned, and trained as unsharded ones are."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from typing import Any
 
 import pytest
 
@@ -18,10 +15,9 @@ from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Pieces, collection, config, sample, topology
 
-from shardgym import InputError, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym import InputError, ShardingPlan, Topology
 from shardgym.torchrec import (
     PlannerSettings,
     ShardGymPlanner,
@@ -44,7 +40,7 @@ TABLES = {"a": (40, 2), "b": (30, 1), "c": (21, 1), "d": (10, 1)}
 FEATURES = {f"{name}{n}": rows for name, (rows, count) in TABLES.items() for n in range(count)}
 
 
-def sequences(device: str) -> EmbeddingCollection:
+def sequences(device):
     configs = [
         EmbeddingConfig(
             num_embeddings=rows, embedding_dim=WIDTH, name=name, feature_names=[f"{name}{n}" for n in range(count)]
@@ -54,13 +50,13 @@ def sequences(device: str) -> EmbeddingCollection:
     return EmbeddingCollection(tables=configs, device=torch.device(device))
 
 
-def make_model(device: str) -> nn.Module:
+def make_model(device):
     model = nn.Module()
     model.words = sequences(device)
     return model
 
 
-def task_of(size: int) -> ShardingTask:
+def task_of(size):
     hosts = dataclasses.replace(topology(size), fast_domain_size=2)
     return task_from_model(make_model("meta"), hosts, SAMPLES * size, optimizer="exact_sgd")
 
@@ -71,7 +67,7 @@ by_columns, by_rows, whole = PIECES.columns, PIECES.rows, PIECES.whole
 
 TW, CW, RW = "table_wise", "column_wise", "row_wise"
 #: By the number of ranks and what is special: a plan, and the types of tables a to d when it leaves.
-PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
+PLANS = {
     (2, "a rank without tables"): (whole(a=1, b=1, c=1, d=1), (TW, TW, TW, TW)),
     (2, "columns"): (
         [*by_columns("a", (0, 8, 1), (8, 16, 0)), *by_columns("b", (0, 4, 0), (4, 8, 1), (8, 16, 0)), *whole(c=1, d=0)],
@@ -86,13 +82,13 @@ PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
 }  # fmt: skip
 
 
-def rows_of(collection: Any, ids: KeyedJaggedTensor) -> torch.Tensor:
+def rows_of(collection, ids):
     """Return the rows of all ids, feature after feature."""
     found = collection(ids)
     return torch.cat([found[feature].values() for feature in FEATURES])
 
 
-def loss_of(rows: torch.Tensor) -> torch.Tensor:
+def loss_of(rows):
     return (rows * torch.arange(WIDTH) + rows**2).sum() / 10
 
 
@@ -100,7 +96,7 @@ def loss_of(rows: torch.Tensor) -> torch.Tensor:
 UNPOOLED = Kind(make_model, rows_of, functools.partial(sample, FEATURES, SAMPLES), loss_of, EmbeddingCollectionSharder)
 
 
-def test_losses_rows_and_weights_equal_the_unsharded_ones() -> None:
+def test_losses_rows_and_weights_equal_the_unsharded_ones():
     task = task_of(2)
     plans = {
         name: to_torchrec(ShardingPlan.of(task, shards), task, make_model("meta"), device_type="cpu")
@@ -113,7 +109,7 @@ def test_losses_rows_and_weights_equal_the_unsharded_ones() -> None:
 
 
 @pytest.mark.parametrize(("size", "name"), PLANS)
-def test_plans_leave_in_the_types_of_an_embedding_collection_and_come_back(size: int, name: str) -> None:
+def test_plans_leave_in_the_types_of_an_embedding_collection_and_come_back(size, name):
     shards, types = PLANS[size, name]
     task = task_of(size)
     plan = ShardingPlan.of(task, shards)
@@ -130,7 +126,7 @@ def test_plans_leave_in_the_types_of_an_embedding_collection_and_come_back(size:
         assert from_torchrec(exported.sharding_plan, task) == plan
 
 
-def test_tables_of_a_model_are_unpooled_and_shared_by_their_features() -> None:
+def test_tables_of_a_model_are_unpooled_and_shared_by_their_features():
     model = make_model("meta")
     model.bags = collection(config("e", 50, 8))
     ids = dict.fromkeys(("words.a", "words.b", "words.c", "words.d", "bags.e"), 3.0)
@@ -144,7 +140,7 @@ def test_tables_of_a_model_are_unpooled_and_shared_by_their_features() -> None:
     assert sorted(again.tables, key=lambda t: t.name) == sorted(task.tables, key=lambda t: t.name)
 
 
-def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused() -> None:
+def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused():
     task = task_of(4)
     domain = ShardingPlan.of(task, [*by_rows("a", (20, 40), first=2), *whole(b=0, c=0, d=0)])
     with pytest.raises(InputError, match=r"table 'words.a' is unpooled and table_row_wise: TorchRec cuts rows of an"):
@@ -168,14 +164,13 @@ def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused() -> No
         model_from_task(wide)
 
 
-def test_the_planner_plans_both_kinds_of_collections() -> None:
+def test_the_planner_plans_both_kinds_of_collections():
     model = make_model("meta")
     model.bags = collection(config("e", 50, 8))
     sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder(use_index_dedup=True)]
     ours = ShardGymPlanner(Topology.preset("dgx-h100", 4), 16, settings=PlannerSettings("neuroshard_plus"))
     plan = ours.plan(model, sharders)
     assert sorted(plan.plan) == ["bags", "words"]
-    assert ours.last is not None
     assert ours.last.task.dedup_ids
     assert not ours.last.task.table("words.a").is_pooled
     theirs = [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.ADAM}), sharders[1]]

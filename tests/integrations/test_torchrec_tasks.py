@@ -1,7 +1,5 @@
 """Tasks from models, and models from tasks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -21,16 +19,15 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, remapped, topology
 
-from shardgym import EmbeddingTable, InputError, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
+from shardgym import EmbeddingTable, InputError, RangeIds, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import access_share
-from shardgym.tables.table import RangeIds
 from shardgym.torchrec import Reserve, import_model, model_from_task, task_from_model
 
 pytestmark = MARKS
 
 
-def test_every_collection_becomes_tables_named_after_their_places() -> None:
+def test_every_collection_becomes_tables_named_after_their_places():
     task = task_from_model(Toy(), topology(), 64)
     assert [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables] == [
         ("users.id", 100, 16),
@@ -41,7 +38,7 @@ def test_every_collection_becomes_tables_named_after_their_places() -> None:
     assert task.topology == topology()
 
 
-def test_what_is_assumed_is_said_in_the_name_of_the_task() -> None:
+def test_what_is_assumed_is_said_in_the_name_of_the_task():
     imported = import_model(Toy(), topology(), 64)
     assert imported.assumed == (
         "1 id per sample and feature for 3 of 3 tables",
@@ -67,12 +64,12 @@ def test_what_is_assumed_is_said_in_the_name_of_the_task() -> None:
         },
     ],
 )
-def test_pooling_factors_come_from_numbers_or_constraints(given: dict[str, object]) -> None:
+def test_pooling_factors_come_from_numbers_or_constraints(given):
     task = task_from_model(Toy(), topology(), 64, **given)
     assert [t.pooling_factor for t in task.tables] == [3.0, 1.0, 2.5]
 
 
-def _sample(task: ShardingTask, features: dict[str, str], samples: int) -> KeyedJaggedTensor:
+def _sample(task, features, samples):
     bags = [draw_bags(task.table(name), samples, seed=3) for name in features.values()]
     return KeyedJaggedTensor.from_lengths_sync(
         keys=list(features),
@@ -81,7 +78,7 @@ def _sample(task: ShardingTask, features: dict[str, str], samples: int) -> Keyed
     )
 
 
-def test_a_sample_gives_pooling_factor_skew_and_reuse() -> None:
+def test_a_sample_gives_pooling_factor_skew_and_reuse():
     model = collection(config("even", 5000, 8), config("skewed", 5000, 8))
     truth = ShardingTask(
         tables=(
@@ -104,7 +101,7 @@ def test_a_sample_gives_pooling_factor_skew_and_reuse() -> None:
     assert import_model(model, topology(), 512, sample=sample, optimizer="adam").assumed == ()
 
 
-def test_a_sample_says_where_the_hot_rows_lie_and_how_long_users_stay() -> None:
+def test_a_sample_says_where_the_hot_rows_lie_and_how_long_users_stay():
     truth = EmbeddingTable(
         "hot", 5000, 8, 7.0, ids=ZipfIds(1.1, row_order="by_frequency", lengths="poisson"), run_length=2
     )
@@ -117,7 +114,7 @@ def test_a_sample_says_where_the_hot_rows_lie_and_how_long_users_stay() -> None:
     assert found.run_length == pytest.approx(2, rel=0.1)
 
 
-def test_a_sample_smaller_than_the_batch_gives_no_reuse() -> None:
+def test_a_sample_smaller_than_the_batch_gives_no_reuse():
     model = collection(config("a", 50, 8))
     sample = _sample(task_from_model(model, topology(), 64, pooling_factors=[2]), {"a_ids": "a"}, 63)
     table = task_from_model(model, topology(), 64, sample=sample).tables[0]
@@ -127,7 +124,7 @@ def test_a_sample_smaller_than_the_batch_gives_no_reuse() -> None:
         task_from_model(collection(config("a", 5, 8)), topology(), 64, sample=sample)
 
 
-def test_features_that_share_a_table_are_counted_as_they_are() -> None:
+def test_features_that_share_a_table_are_counted_as_they_are():
     model = collection(config("a", 50, 8, "x", "y"), config("b", 50, 8))
     constraints = {"a": ParameterConstraints(pooling_factors=[3.0, 4.0])}
     shared, alone = task_from_model(model, topology(), 64, constraints=constraints).tables
@@ -140,7 +137,7 @@ def test_features_that_share_a_table_are_counted_as_they_are() -> None:
         task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=[2.0])})
 
 
-def test_what_is_said_of_a_name_counts_for_all_tables_that_are_called_so() -> None:
+def test_what_is_said_of_a_name_counts_for_all_tables_that_are_called_so():
     """TorchRec's constraints know no paths; whoever gives one means that table."""
     twice = {"id": ParameterConstraints(pooling_factors=[3.0])}
     both = task_from_model(Toy(), topology(), 64, constraints=twice)
@@ -151,7 +148,7 @@ def test_what_is_said_of_a_name_counts_for_all_tables_that_are_called_so() -> No
         assert [table.pooling_factor for table in one.tables] == [2.0, 1.0, 3.0]
 
 
-def test_poolings_and_batches_of_features_are_bags_of_a_sample() -> None:
+def test_poolings_and_batches_of_features_are_bags_of_a_sample():
     model = collection(config("a", 50, 8, "x", "y"))
     twice = ParameterConstraints(pooling_factors=[3.0, 4.0], num_poolings=[2.0, 1.0])
     (table,) = task_from_model(model, topology(2), 64, constraints={"a": twice}).tables
@@ -164,7 +161,7 @@ def test_poolings_and_batches_of_features_are_bags_of_a_sample() -> None:
         import_model(model, topology(2), 64, constraints={"a": odd}, strict=True)
 
 
-def test_the_optimizer_of_each_table_is_the_one_that_was_attached() -> None:
+def test_the_optimizer_of_each_table_is_the_one_that_was_attached():
     model = Toy(device="cpu")
     apply_optimizer_in_backward(torch.optim.Adagrad, model.users.parameters(), {"lr": 0.1})
     imported = import_model(model, topology(), 64)
@@ -181,7 +178,7 @@ def test_the_optimizer_of_each_table_is_the_one_that_was_attached() -> None:
         task_from_model(model, topology(), 64)
 
 
-def test_what_devices_carry_is_taken_off_their_memory() -> None:
+def test_what_devices_carry_is_taken_off_their_memory():
     imported = import_model(Toy(), topology(), 64, carried_bytes=[1000, 0])
     assert imported.reserved_bytes == (1000, 0)
     assert imported.task.topology.memory_bytes == (2**20 - 1000, 2**20)
@@ -193,7 +190,7 @@ def test_what_devices_carry_is_taken_off_their_memory() -> None:
         import_model(Toy(), topology(), 64, carried_bytes=-1)
 
 
-def test_a_reserve_leaves_less_memory_to_tables() -> None:
+def test_a_reserve_leaves_less_memory_to_tables():
     reserve = Reserve(share=0.25, dense_copies=6, input_copies=20, extra_bytes=1000)
     imported = import_model(Toy(), topology(), 64, reserve=reserve)
     expected = 2**18 + 6 * 15 * 4 + 1000
@@ -206,7 +203,7 @@ def test_a_reserve_leaves_less_memory_to_tables() -> None:
         Reserve(share=15)
 
 
-def test_weights_have_the_precision_of_their_table_and_outputs_are_fp32() -> None:
+def test_weights_have_the_precision_of_their_table_and_outputs_are_fp32():
     mixed = collection(config("a", 50, 8, data_type=DataType.FP16), config("b", 50, 8))
     task = task_from_model(mixed, topology(), 64)
     assert (task.precision, [t.precision for t in task.tables]) == ("fp32", ["fp16", None])
@@ -217,7 +214,7 @@ def test_weights_have_the_precision_of_their_table_and_outputs_are_fp32() -> Non
         task_from_model(collection(config("a", 50, 8, data_type=DataType.BF16)), topology(), 64)
 
 
-def test_weights_of_ids_and_mean_pooling_are_read() -> None:
+def test_weights_of_ids_and_mean_pooling_are_read():
     model = nn.Module()
     model.plain = collection(config("a", 50, 8, pooling=PoolingType.MEAN), config("b", 50, 8))
     model.weighted = EmbeddingBagCollection(tables=[config("c", 50, 8)], is_weighted=True, device=torch.device("meta"))
@@ -235,7 +232,7 @@ class Mine(EmbeddingBagCollection):
     """A subclass, which TorchRec's sharders do not take for the class."""
 
 
-def _model_with_everything() -> nn.Module:
+def _model_with_everything():
     """What a production model holds: bags in FP16 and FP32, a shared table, weights, sequences, and more."""
     device = torch.device("meta")
     model = nn.Module()
@@ -258,7 +255,7 @@ def _model_with_everything() -> nn.Module:
     return model
 
 
-def test_nothing_of_a_model_is_dropped_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_of_a_model_is_dropped_without_a_word(caplog):
     model = _model_with_everything()
     imported = import_model(model, topology(), 64)
     assert [t.name for t in imported.task.tables] == ["bags.user", "bags.shop", "weighted.clicks", "words.w"]
@@ -280,7 +277,7 @@ def test_nothing_of_a_model_is_dropped_without_a_word(caplog: pytest.LogCaptureF
         import_model(model.processed, topology(), 64)
 
 
-def test_constraints_that_a_task_does_not_hold_are_named() -> None:
+def test_constraints_that_a_task_does_not_hold_are_named():
     placed = {
         name: ParameterConstraints(sharding_types=["table_wise"], stochastic_rounding=True)
         for name in ("users.id", "country")
@@ -293,7 +290,7 @@ def test_constraints_that_a_task_does_not_hold_are_named() -> None:
     ]
 
 
-def _shared_collection() -> nn.Module:
+def _shared_collection():
     model = nn.Module()
     model.one = model.two = collection(config("a", 50, 8))
     return model
@@ -314,12 +311,12 @@ def _shared_collection() -> nn.Module:
         (Toy(), {"optimizer": "adamw"}, "optimizer: Input should be"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(model: nn.Module, options: dict[str, object], message: str) -> None:
+def test_what_is_wrong_is_said_in_one_line(model, options, message):
     with pytest.raises(InputError, match=message):
         task_from_model(model, topology(), 64, **options)
 
 
-def test_a_model_from_a_task_has_the_tasks_tables() -> None:
+def test_a_model_from_a_task_has_the_tasks_tables():
     tables = (
         EmbeddingTable("x.a", 50, 8, 2.0, num_features=2, precision="fp16"),
         EmbeddingTable("x.b", 50, 8, pooling="mean"),
@@ -338,7 +335,7 @@ def test_a_model_from_a_task_has_the_tasks_tables() -> None:
         model_from_task(both)
 
 
-def test_names_that_no_module_can_have_are_refused() -> None:
+def test_names_that_no_module_can_have_are_refused():
     task = task_from_model(collection(config("a", 50, 8)), topology(), 64)
     (table,) = task.tables
     for name in ("x..a", ".a", "a."):

@@ -1,14 +1,12 @@
 """Plans under DistributedModelParallel: what sharded and unsharded collections compute and learn is the same."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -28,13 +26,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed import comm
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
-from torchrec.distributed.types import ShardingEnv
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Pieces, collection, config, sample, topology
 
-from shardgym import InputError, Shard, ShardingPlan, ShardingTask, make_cost, make_solver
+from shardgym import InputError, ShardingPlan, make_cost, make_solver
 from shardgym.torchrec import from_torchrec, model_from_task, task_from_model, to_torchrec
 
 pytestmark = [
@@ -60,7 +56,7 @@ TW, CW, RW, TWRW = "table_wise", "column_wise", "row_wise", "table_row_wise"
 TWCW, GRID, DP = "table_column_wise", "grid_shard", "data_parallel"
 
 #: By the number of ranks and what is special: a plan, and the types of tables a to d when it leaves.
-PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
+PLANS = {
     (2, "a rank without tables"): (whole(a=1, b=1, c=1, d=1), (TW, TW, TW, TW)),
     (2, "even columns"): (
         [*columns("a", (0, 32, 0), (32, 64, 1)), *columns("b", (0, 8, 1), (8, 16, 0)), *whole(c=0, d=1)],
@@ -125,7 +121,7 @@ class Kind(NamedTuple):
     sharder: Callable[..., Any]
 
 
-def make_model(device: str, mean: str = "") -> nn.Module:
+def make_model(device, mean=""):
     """Make a model whose tables are added up, apart from those in `mean`."""
     model = nn.Module()
     configs = [
@@ -136,35 +132,35 @@ def make_model(device: str, mean: str = "") -> nn.Module:
     return model
 
 
-def outputs(bags: Any, ids: KeyedJaggedTensor) -> torch.Tensor:
+def outputs(bags, ids):
     """Pooled values in the order of `TABLES`; sharded collections order their keys by placement."""
     found = bags(ids).to_dict()
     return torch.cat([found[f"{name}_ids"] for name in TABLES], dim=1)
 
 
-def loss_of(values: torch.Tensor) -> torch.Tensor:
+def loss_of(values):
     return (values * torch.arange(values.shape[1]) / values.shape[1] + values**2).mean(dim=0).sum()
 
 
 class OnCpus(DistributedModelParallel):
-    def __init__(self, module: nn.Module, env: ShardingEnv, device: Any, *others: Any) -> None:
+    def __init__(self, module, env, device, *others):
         super().__init__(module, env, torch.device("cpu"), *others)
 
 
 class GroupsOnCpus(DMPCollection, OnCpus):
     """TorchRec's 2D parallelism, which asks for GPUs and then does nothing that CPUs could not."""
 
-    def __init__(self, model: nn.Module, plan: TorchRecPlan, sharders: list[Any], size: int, group_size: int) -> None:
+    def __init__(self, model, plan, sharders, size, group_size):
         super().__init__(
             model, SimpleNamespace(type="cuda"), copy.deepcopy(plan), size, group_size, dist.group.WORLD,
             sharders=sharders, use_inter_host_allreduce=True,
         )  # fmt: skip
 
-    def _create_process_groups(self, **options: Any) -> Any:
+    def _create_process_groups(self, **options):
         self._device = torch.device("cpu")
         return super()._create_process_groups(**options)
 
-    def _remap_sharding_plan(self, plan: TorchRecPlan, **options: Any) -> None:
+    def _remap_sharding_plan(self, plan, **options):
         super()._remap_sharding_plan(plan, **options)
         for sharding in plan.plan["bags"].values():
             for shard in sharding.sharding_spec.shards if sharding.sharding_spec else ():
@@ -175,12 +171,10 @@ IDS = functools.partial(sample, {f"{name}_ids": rows for name, (rows, _) in TABL
 POOLED_BY_SUM = Kind(make_model, outputs, IDS, loss_of, EmbeddingBagCollectionSharder)
 
 
-def train(
-    rank: int, size: int, plan: TorchRecPlan, kind: Kind = POOLED_BY_SUM, group_size: int | None = None
-) -> Differences:
+def train(rank, size, plan, kind=POOLED_BY_SUM, group_size=None):
     torch.manual_seed(0)
     ((path, module),) = plan.plan.items()
-    reference: Any = kind.make("cpu").get_submodule(path)
+    reference = kind.make("cpu").get_submodule(path)
     weights = {key.split(".")[-2]: weight for key, weight in reference.named_parameters()}
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     sharder = kind.sharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE})
@@ -223,9 +217,7 @@ def train(
     return Differences(output_error, loss_error, weight_error, operators)
 
 
-def held_weights(
-    model: DistributedModelParallel, types: dict[str, str]
-) -> Iterator[tuple[str, tuple[int, int], torch.Tensor]]:
+def held_weights(model, types):
     """Yield table, first row and column, and weights of each piece on this rank."""
     for key, tensor in model.state_dict().items():
         name = key.split(".")[-2]
@@ -242,12 +234,12 @@ def held_weights(
             yield name, tuple(shard.metadata.shard_offsets), shard.tensor
 
 
-def task_of(size: int, host_size: int | None = None) -> ShardingTask:
+def task_of(size, host_size=None):
     hosts = dataclasses.replace(topology(size), fast_domain_size=PER_HOST, host_size=host_size)
     return task_from_model(make_model("meta"), hosts, SAMPLES * size, optimizer="exact_sgd")
 
 
-def run(size: int, function: Callable[[int], Any], **environment: str) -> list[Any]:
+def run(size, function, **environment):
     """Return what each rank returns, in hosts of two ranks unless the environment says otherwise."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"LOCAL_WORLD_SIZE": str(PER_HOST), **environment}.items():
@@ -259,18 +251,18 @@ def run(size: int, function: Callable[[int], Any], **environment: str) -> list[A
     return answers
 
 
-def train_all(size: int, jobs: dict[Any, functools.partial[Differences]], **environment: str) -> dict[Any, Differences]:
+def train_all(size, jobs, **environment):
     """Run `train`, of which the jobs are, in one start of the processes; the largest differences of all ranks."""
     answers = run(size, lambda rank: {key: job(rank, size) for key, job in jobs.items()}, **environment)
     return {key: Differences(*map(max, zip(*(answer[key] for answer in answers), strict=True))) for key in jobs}
 
 
-def exported_for_cpus(task: ShardingTask, plan: ShardingPlan, model: nn.Module | None = None) -> TorchRecPlan:
+def exported_for_cpus(task, plan, model=None):
     return to_torchrec(plan, task, model or make_model("meta"), device_type="cpu")
 
 
 @pytest.mark.parametrize(("size", "name"), PLANS)
-def test_tables_of_a_collection_get_as_few_types_as_can_be(size: int, name: str) -> None:
+def test_tables_of_a_collection_get_as_few_types_as_can_be(size, name):
     shards, types = PLANS[size, name]
     task = task_of(size)
     plan = ShardingPlan.of(task, shards)
@@ -281,7 +273,7 @@ def test_tables_of_a_collection_get_as_few_types_as_can_be(size: int, name: str)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_losses_outputs_and_weights_equal_the_unsharded_ones(size: int) -> None:
+def test_losses_outputs_and_weights_equal_the_unsharded_ones(size):
     """Of plans as they leave, and with rows of the only host called `table_row_wise`, as TorchRec's planner does."""
     task = task_of(size)
     named = {name: shards for (ranks, name), (shards, _) in PLANS.items() if ranks == size}
@@ -299,7 +291,7 @@ def test_losses_outputs_and_weights_equal_the_unsharded_ones(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog):
     """Hosts of one rank, two in a domain, as in racks of many small hosts."""
     task = task_of(4, host_size=1)
     exported = exported_for_cpus(task, ShardingPlan.of(task, PLANS[4, "grid"][0]))
@@ -315,7 +307,7 @@ def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog: pytest.LogCapt
 
 
 @pytest.mark.slow
-def test_groups_train_together() -> None:
+def test_groups_train_together():
     """Two groups of two ranks, in all kinds that one host has, and a table that all four hold."""
     task = task_of(4)
     jobs = {}
@@ -344,7 +336,7 @@ POOLED = {
 }
 
 
-def test_mean_pooled_tables_are_refused_where_torchrec_pools_them_wrongly() -> None:
+def test_mean_pooled_tables_are_refused_where_torchrec_pools_them_wrongly():
     task = task_of(2)
     by_rows = [shard for table, (n, _) in TABLES.items() for shard in rows(table, (-(-n // 2), n))]
     plans = {name: ShardingPlan.of(task, by_rows if name == "all by rows" else PLANS[2, name][0]) for name, _ in POOLED}
@@ -367,14 +359,14 @@ def test_mean_pooled_tables_are_refused_where_torchrec_pools_them_wrongly() -> N
 
 
 @pytest.mark.parametrize("rank", [0, 33, 63])
-def test_torchrec_builds_what_a_plan_for_64_ranks_says_without_processes(rank: int) -> None:
+def test_torchrec_builds_what_a_plan_for_64_ranks_says_without_processes(rank):
     configs = [config(f"t{i}", 100 + i, 16 * (1 + i % 4)) for i in range(40)]
     task = task_from_model(collection(*configs), topology(64), 64 * 64)
     plan = make_solver("column_greedy").solve(task, make_cost("roofline"))
     exported = exported_for_cpus(task, plan, collection(*configs))
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=64)
     try:
-        sharded: Any = DistributedModelParallel(
+        sharded = DistributedModelParallel(
             model_from_task(task), device=torch.device("cpu"), plan=exported,
             sharders=[EmbeddingBagCollectionSharder()], init_data_parallel=False,
         ).module  # fmt: skip
@@ -391,7 +383,7 @@ def test_torchrec_builds_what_a_plan_for_64_ranks_says_without_processes(rank: i
 @pytest.mark.repository
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", ["torchrec", "shardgym"])
-def test_the_example_trains_under_the_plan_of_either_planner(planner: str) -> None:
+def test_the_example_trains_under_the_plan_of_either_planner(planner):
     example = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", example, "--steps", "2"]
     done = subprocess.run([*command, "--planner", planner], capture_output=True, text=True, check=True, timeout=240)

@@ -1,10 +1,6 @@
 """A model with two collections, a planner, and what tests with TorchRec have in common."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +15,7 @@ from torchrec.modules.mc_modules import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym import Shard, ShardingPlan, ShardingTask, Topology
+from shardgym import Shard, ShardingPlan, Topology
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
 
 #: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
@@ -31,17 +27,17 @@ MARKS = [
 ]
 
 
-def config(name: str, rows: int, width: int, *features: str, **options: object) -> EmbeddingBagConfig:
+def config(name, rows, width, *features, **options):
     return EmbeddingBagConfig(
         num_embeddings=rows, embedding_dim=width, name=name, feature_names=list(features) or [f"{name}_ids"], **options
     )
 
 
-def collection(*configs: EmbeddingBagConfig, device: str | None = "meta") -> EmbeddingBagCollection:
+def collection(*configs, device="meta"):
     return EmbeddingBagCollection(tables=list(configs), device=None if device is None else torch.device(device))
 
 
-def remapped() -> nn.Module:
+def remapped():
     """A collection with managed collisions, which TorchRec's default sharders shard."""
     bags = collection(config("mc", 100, 16))
     collisions = MCHManagedCollisionModule(
@@ -58,25 +54,23 @@ class Pieces:
     path: str
     tables: dict[str, tuple[int, int]]
 
-    def columns(self, name: str, *pieces: tuple[int, int, int]) -> list[Shard]:
+    def columns(self, name, *pieces):
         rows = (0, self.tables[name][0])
         return [Shard(f"{self.path}.{name}", rows, (first, end), device) for first, end, device in pieces]
 
-    def rows(
-        self, name: str, ends: Sequence[int], first: int = 0, between: tuple[int, int] | None = None
-    ) -> list[Shard]:
+    def rows(self, name, ends, first=0, between=None):
         """Pieces of rows on devices `first` and those after it, of all columns or of some."""
         columns, pairs = between or (0, self.tables[name][1]), zip([0, *ends[:-1]], ends, strict=True)
         return [Shard(f"{self.path}.{name}", pair, columns, first + n) for n, pair in enumerate(pairs)]
 
-    def whole(self, **devices: int) -> list[Shard]:
+    def whole(self, **devices):
         return [s for name, device in devices.items() for s in self.columns(name, (0, self.tables[name][1], device))]
 
-    def everywhere(self, size: int, *names: str) -> list[Shard]:
+    def everywhere(self, size, *names):
         return [dataclasses.replace(s, devices=range(size)) for s in self.whole(**dict.fromkeys(names, 0))]
 
 
-def sample(rows: dict[str, int], samples: int, rank: int, step: int) -> KeyedJaggedTensor:
+def sample(rows, samples, rank, step):
     """Ids of a rank in a step: up to four of each sample and feature, of a table with so many rows."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     lengths = torch.randint(0, 5, (len(rows), samples), generator=generator)
@@ -90,7 +84,7 @@ def sample(rows: dict[str, int], samples: int, rank: int, step: int) -> KeyedJag
 class Toy(nn.Module):
     """Users in one collection, items in another below, and a dense layer of 15 parameters."""
 
-    def __init__(self, device: str | None = "meta", pooling: PoolingType = PoolingType.SUM) -> None:
+    def __init__(self, device="meta", pooling=PoolingType.SUM):
         super().__init__()
         self.users = collection(config("id", 100, 16), config("country", 20, 8, pooling=pooling), device=device)
         self.towers = nn.Module()
@@ -98,20 +92,18 @@ class Toy(nn.Module):
         self.dense = nn.Linear(4, 3, device=device)
 
 
-def topology(devices: int = 2) -> Topology:
+def topology(devices=2):
     return Topology(num_devices=devices, memory_bytes=2**20)
 
 
 class Reversed:
     """A solver of one's own."""
 
-    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+    def solve(self, task, cost, seed=0):
         return ShardingPlan.table_wise(
             task, [(task.num_devices - 1 - i) % task.num_devices for i in range(task.num_tables)]
         )
 
 
-def planner(
-    solver: Any = "size_greedy", devices: int = 2, constraints: dict[str, Any] | None = None, seed: int = 0
-) -> ShardGymPlanner:
+def planner(solver="size_greedy", devices=2, constraints=None, seed=0):
     return ShardGymPlanner(topology(devices), 16, constraints, PlannerSettings(solver, seed=seed))

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardgym import Shard, ShardingPlan, ShardingTask
+from shardgym import CostModel, Shard, ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel
 from shardgym.costs.roofline import RooflineCost
 
 

@@ -9,10 +9,9 @@ import pytest
 from engine_toys import doubling, dying, refusing
 from evaluation_toys import ToySuite, toy_tasks
 
-from shardgym import InputError, evaluate
+from shardgym import InputError, MeasurementError, evaluate
 from shardgym.cli import main
 from shardgym.engines import Engine, make_engine
-from shardgym.errors import MeasurementError
 
 JOBS = [1, 2, 3, 4, 5]
 SOLVERS = ["lpt", "evaluation_toys:Crashes"]

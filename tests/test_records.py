@@ -11,19 +11,10 @@ from hypothesis import strategies as st
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    PlanCost,
-    RecordedIds,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    UniformIds,
-    ZipfIds,
-)  # fmt: skip
+from shardgym import EmbeddingTable, InputError, PlanCost, RecordedIds, ShardingPlan, ShardingTask, UniformIds, ZipfIds
 from shardgym.errors import short_repr
 from shardgym.records import CONFIG, Record
+from shardgym.tasks.topology import Topology
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),

@@ -1,10 +1,7 @@
 """Tasks of a few tables, settings of quick training, and a cost that counts what it is asked."""
 
-from shardgym.costs.base import CostModel
+from shardgym import CostModel, EmbeddingTable, ShardingTask, Topology
 from shardgym.costs.roofline import RooflineCost
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 
 def task_of(tables, memory_bytes=(2**30, 2**30), **options):

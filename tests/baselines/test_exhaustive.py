@@ -9,10 +9,9 @@ from baseline_tasks import VARIED, task_of
 
 from baselines.exhaustive import Exhaustive, enumerate_allocations
 from baselines.lpt import merged
-from shardgym import load_suite, make_cost, make_solver
+from shardgym import InputError, NoFeasiblePlanError, ShardingPlan, load_suite, make_cost, make_solver
 from shardgym.costs.ties import QUANTUM
-from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
-from shardgym.plans.plan import ShardingPlan
+from shardgym.errors import NO_PLAN
 
 #: Of the tables of tiny-v1, which have at most 16 columns, every cut.
 EVERY_CUT = 4

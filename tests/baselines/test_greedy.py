@@ -17,8 +17,7 @@ from baselines.greedy import (
     repair_memory,
     whole_table_ms,
 )
-from shardgym import make_cost
-from shardgym.errors import NoFeasiblePlanError
+from shardgym import NoFeasiblePlanError, make_cost
 
 #: What each heuristic balances, worked out below:  size         dim  dim*pooling  dim*pooling*log10(rows)
 TABLES = [

@@ -14,18 +14,10 @@ from baselines.learning.encoder import FEATURES, TaskBatch, mlp, table_features
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.training import CHECKPOINT, Learner, TrainingError, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    NoFeasiblePlanError,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-    make_solver,
-)
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingPlan, ShardingTask, make_cost, make_solver
 from shardgym.envs.tasks import training_tasks
 from shardgym.records import CONFIG, Record
+from shardgym.tasks.topology import Topology
 
 COST = make_cost("roofline")
 

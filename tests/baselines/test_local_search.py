@@ -11,11 +11,9 @@ from baselines import local_search
 from baselines.greedy import LPTWhole
 from baselines.local_search import Annealing, LocalSearch, RandomSearch, draw_placements
 from baselines.queries import Queries, SearchRun
-from shardgym import load_suite, make_cost
+from shardgym import InputError, ShardingPlan, load_suite, make_cost
 from shardgym.costs.ties import quantized
-from shardgym.errors import InputError
 from shardgym.evaluation.incumbent import Budget, Incumbent
-from shardgym.plans.plan import ShardingPlan
 
 
 def test_no_move_and_no_swap_improves_on_the_result():

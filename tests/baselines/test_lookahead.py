@@ -8,9 +8,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines.lookahead import Lookahead, LookaheadAny, LookaheadColumns
-from shardgym import load_suite, make_cost
-from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plans.plan import ShardingPlan
+from shardgym import InputError, NoFeasiblePlanError, ShardingPlan, load_suite, make_cost
 
 COSTS = ["roofline", "simulator"]
 

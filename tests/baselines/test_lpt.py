@@ -8,11 +8,7 @@ from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 from baselines.greedy import LPTWhole, alone_ms, whole_table_ms
 from baselines.local_search import ColumnGreedy
 from baselines.lpt import balanced_pieces, halves, merged, whole_tables
-from shardgym import make_cost, make_solver
-from shardgym.errors import NoFeasiblePlanError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tasks.suites import load_suite
+from shardgym import NoFeasiblePlanError, Shard, ShardingPlan, load_suite, make_cost, make_solver
 
 
 def test_a_plain_loop_finds_the_same_plan():

@@ -8,11 +8,8 @@ from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines import measured_rerank
 from baselines.measured_rerank import MeasuredRerank, diverse_best, held_work, placement_distance
-from shardgym import PlanCost, make_cost, make_solver
-from shardgym.costs.base import CostModel
+from shardgym import CostModel, PlanCost, Shard, ShardingPlan, make_cost, make_solver
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 
 TASK = task_of(VARIED, (2**30,) * 3)
 TASK = replace(TASK, topology=replace(TASK.topology, intra_bandwidth=4e9))  # compute decides

@@ -9,10 +9,9 @@ import shardgym
 from baselines.milp.kinds import exchanges_of, kinds_of, shards_of
 from baselines.milp.program import Program
 from baselines.milp.solver import Milp, equal_devices
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.links import LOADS, link_prices, transfer_ms
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.evaluation.solver import make_solver
 
 SHAPES = [(3000, 16, 12.0), (9000, 8, 3.0), (500, 8, 20.0), (20_000, 4, 1.0), (4000, 16, 6.0), (800, 16, 2.0)]
 GPU = {"device": "h100", "intra_latency_ms": 0.001, "inter_latency_ms": 0.002}

@@ -9,10 +9,9 @@ from baseline_tasks import VARIED, CountingRoofline, task_of
 from baselines.greedy import LPTWhole
 from baselines.lpt import halves
 from baselines.placement_prices import Changes, Neighbourhood
-from shardgym import make_cost
+from shardgym import ShardingPlan, make_cost
 from shardgym.costs.ties import QUANTUM
 from shardgym.plans.feasibility import plan_problems
-from shardgym.plans.plan import ShardingPlan
 
 
 def random_changes(placement, devices, count, rng):

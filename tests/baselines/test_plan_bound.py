@@ -8,10 +8,9 @@ import pytest
 from test_milp import GPU, TASKS, best_of_all
 
 from baselines.milp.plan_bound import lower_bound_ms
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, RangeIds, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.tables.table import RangeIds, ZipfIds
 
 COSTS = {"roofline": {}, "gpu": {"hardware": "h100"}, "gpu with ids": {"hardware": "h100", "ids": True}}
 HOT = ZipfIds(s=1.05, q=2.0, row_order="by_frequency")

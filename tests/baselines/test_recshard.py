@@ -8,9 +8,8 @@ import pytest
 from baselines.greedy import LookupGreedy, SizeGreedy
 from baselines.recshard.solver import RecShard
 from neuroshard.row_splits import splits_of
-from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, make_cost, make_solver
-from shardgym.tables.table import UniformIds, ZipfIds
-from shardgym.tasks.topology import Topology
+from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, UniformIds, ZipfIds, make_solver
+from shardgym.costs import make_cost
 
 COST = make_cost("gpu")
 

@@ -12,9 +12,8 @@ from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, cheapest_assignment, improve
-from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
-from shardgym.errors import NoFeasiblePlanError
 
 COST = make_cost("roofline")
 

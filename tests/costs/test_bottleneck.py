@@ -18,7 +18,7 @@ WIDTHS = (16, 32, 64, 128)
 THREE = ShardingTask(tuple(EmbeddingTable(f"t{n}", 10, 4) for n in range(3)), Topology(3, 2**20), batch_size=4)
 
 
-def a_task(*, inter_bandwidth: float) -> ShardingTask:
+def a_task(*, inter_bandwidth):
     """200 tables for 8 devices on 2 nodes; the slower the links between them, the less compute matters."""
     rng = Random(0)
     tables = tuple(
@@ -35,7 +35,7 @@ def a_task(*, inter_bandwidth: float) -> ShardingTask:
 COMMUNICATION, COMPUTE = a_task(inter_bandwidth=2e9), a_task(inter_bandwidth=1e12)
 
 
-def lopsided(task: ShardingTask, by: str) -> ShardingPlan:
+def lopsided(task, by):
     """Dealt out by width, but for device 4 with more lookups, or device 7 with more columns, or both."""
     device_of = {table.name: n % 8 for n, table in enumerate(sorted(task.tables, key=lambda t: t.embedding_dim))}
     by_lookups = sorted(task.tables, key=lambda t: t.pooling_factor)
@@ -48,11 +48,11 @@ def lopsided(task: ShardingTask, by: str) -> ShardingPlan:
     return ShardingPlan.table_wise(task, device_of)
 
 
-def ms(task: ShardingTask, plan: ShardingPlan) -> float:
+def ms(task, plan):
     return ROOFLINE.evaluate(task, [plan])[0].total_ms
 
 
-def best_move(task: ShardingTask, plan: ShardingPlan, table: str) -> float:
+def best_move(task, plan, table):
     """Return the least cost with one table on another device."""
     device_of = {shard.table: shard.devices[0] for shard in plan.shards}
     others = [ShardingPlan.table_wise(task, device_of | {table: device}) for device in range(8)]
@@ -72,7 +72,7 @@ def test_moving_a_table_that_is_named_helps(task, by, device):
     assert gained > ms(task, plan) - min(best_move(task, plan, table) for table in elsewhere)
 
 
-def cost_of(compute, exchange, *, waits=True) -> PlanCost:
+def cost_of(compute, exchange, *, waits=True):
     """Return a cost with the wait in it that cost models count as forward communication, unless there is none."""
     compute, exchange = np.array(compute, dtype=float), np.array(exchange, dtype=float)
     forward_comm = exchange + wait_ms(compute + exchange) * waits
@@ -123,7 +123,7 @@ def test_devices_that_are_even_are_said_to_be():
     assert "its compute sets it apart" in even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
 
 
-def even(compute: list[float]) -> str:
+def even(compute):
     plan = lopsided(COMPUTE, "")
     return " ".join(render_plan(COMPUTE, plan, cost_of(compute, [2.0] * 8), width=4000).split())
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from shardgym.plans.migration import rebound
 LEVELS = Calibration("roofline", "cpu-core", "cpu-x", compute=2.0, exchange=3.0, fixed_ms=5.0)
 
 
-def task_and_plans(topology: Topology) -> tuple[ShardingTask, list[ShardingPlan]]:
+def task_and_plans(topology):
     """Four tables, whole, and with rows cut, a copy everywhere, and columns cut."""
     tables = tuple(EmbeddingTable(f"t{n}", 4000 * (n + 1), 32, pooling_factor=4.0 * (n + 1)) for n in range(4))
     task = ShardingTask(tables, topology, 4096)
@@ -24,7 +23,7 @@ def task_and_plans(topology: Topology) -> tuple[ShardingTask, list[ShardingPlan]
     return task, [ShardingPlan.table_wise(task, [0, 1, 2, 3]), ShardingPlan.of(task, mixed)]
 
 
-def test_compute_exchanges_and_the_rest_have_levels_of_their_own() -> None:
+def test_compute_exchanges_and_the_rest_have_levels_of_their_own():
     task, plans = task_and_plans(Topology(4, (2**30,) * 4, fast_domain_size=2, inter_bandwidth=1e8))
     ours = task.topology
     # The same where links are slower by the ratio of both levels.
@@ -42,7 +41,7 @@ def test_compute_exchanges_and_the_rest_have_levels_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("name", "preset"), [("roofline", "cpu"), ("gpu", "dgx-a100")])
-def test_levels_of_one_change_nothing_and_searches_find_the_same(name: str, preset: str) -> None:
+def test_levels_of_one_change_nothing_and_searches_find_the_same(name, preset):
     task, plans = task_and_plans(Topology.preset(preset, 4))
     base = make_cost(name)
     cost = CalibratedCost(base, Calibration(name, task.topology.device, "x", 1.0, 1.0, 0.0))
@@ -53,7 +52,7 @@ def test_levels_of_one_change_nothing_and_searches_find_the_same(name: str, pres
     assert solver.solve(task, cost) == solver.solve(task, base)
 
 
-def test_a_calibration_is_of_a_cost_and_of_devices(tmp_path: Path) -> None:
+def test_a_calibration_is_of_a_cost_and_of_devices(tmp_path):
     task, plans = task_and_plans(Topology.preset("dgx-a100", 4))
     with pytest.raises(InputError, match="calibration: it is of cost 'roofline', got cost 'gpu'"):
         CalibratedCost(make_cost("gpu"), LEVELS)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs import links
 from shardgym.costs.links import (
     COLUMNS,
@@ -17,12 +17,7 @@ from shardgym.costs.links import (
     transfer_ms,
 )
 from shardgym.costs.plan_cost import PHASES
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.tables.row_access import distinct_rows
-from shardgym.tables.table import EmbeddingTable, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 #: Inside 1,000 bytes take 1 ms and each start 1 ms; between domains 1,000 bytes take 10 ms and each start 2 ms.
 LINKS = {"intra_bandwidth": 1e6, "inter_bandwidth": 1e5, "intra_latency_ms": 1.0, "inter_latency_ms": 2.0}

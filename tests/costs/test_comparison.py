@@ -6,15 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs import comparison as module
-from shardgym.costs.base import cost_names, make_cost
+from shardgym.costs.base import cost_names
 from shardgym.costs.comparison import DifferenceError, DifferenceErrors, compare, error_of
-from shardgym.costs.plan_cost import PlanCost, infinite
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
+from shardgym.costs.plan_cost import infinite
 
 TASK = ShardingTask((EmbeddingTable("a", 80, 16), EmbeddingTable("b", 8, 4)), Topology(2, 2**20), batch_size=64)
 ON_GPUS = dataclasses.replace(TASK, topology=Topology(2, 2**20, device="a100"))

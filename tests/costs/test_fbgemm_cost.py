@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from shardgym.costs import make_cost
+from shardgym import EmbeddingTable, PlanCost, RecordedIds, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.fbgemm import cost as cost_module
 from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, why_not_measured
@@ -20,14 +20,8 @@ from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import Workers
 from shardgym.costs.link_model import shipped_model
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.processes import Child
-from shardgym.tables.table import EmbeddingTable, RecordedIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 A, B, C = EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)
 QUICK = {"rounds": 2, "warmups": 0, "iterations": 2}

@@ -8,18 +8,14 @@ import time
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.costs.fbgemm import kernels
 from shardgym.costs.fbgemm.jobs import JobError, ShardSet, TimingJob
 from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer, fixed_gradient
 from shardgym.costs.fbgemm.operator import LEARNING_RATE, RequestMaker, build_operator
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.workers import kernel_timer
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.measured

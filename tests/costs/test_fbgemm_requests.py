@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from shardgym import EmbeddingTable, InputError, RangeIds, RecordedIds, Shard, ShardingPlan, ShardingTask, ZipfIds
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, shard_sets
 from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, tensor_bytes
-from shardgym.errors import InputError
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.tables.bags import Bags
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
-from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
 CPU = torch.device("cpu")

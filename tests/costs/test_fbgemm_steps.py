@@ -8,13 +8,10 @@ import time
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, ZipfIds
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
-from shardgym.plans.plan import ShardingPlan
-from shardgym.tables.table import EmbeddingTable, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 A = EmbeddingTable("a", 1000, 16, 5.0, ZipfIds(s=1.05, lengths="poisson"))
 B, C = EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)

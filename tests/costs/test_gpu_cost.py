@@ -7,7 +7,7 @@ import pytest
 from sums import compute_ms
 
 from neuroshard.plus.sharing import even_rows
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.cost import shard_sizes
@@ -16,7 +16,6 @@ from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_class
 from shardgym.costs.links import IDS, part_of
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import UnknownNameError
-from shardgym.tables.table import ZipfIds
 
 #: 16 MB: as much as fits an L2.
 TABLE = EmbeddingTable("t", 62_500, 64, 10.0)

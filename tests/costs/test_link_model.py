@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, ShardingTask, Topology
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
 from shardgym.costs.link_model import LinkModel, StepWork
 from shardgym.costs.links import (
@@ -18,9 +19,6 @@ from shardgym.costs.links import (
     SHARDS,
     samples_per_device,
 )
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 LINKS = LinkModel(0.3, 0.2, 1.1, "toy", 0.0, 0.0, 1)
 ROUND = LinkModel(0.5, 0.25, 1.0, "toy", 0.0, 0.0, 1)

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 
 def topology(devices, **links):

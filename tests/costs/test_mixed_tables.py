@@ -1,13 +1,11 @@
 """Tables that differ from others of their task: in precision, optimiser, features and weights."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.costs.base import CostModel
 from shardgym.costs.links import COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.shard_keys import ShardKey, shard_loads
@@ -17,17 +15,17 @@ OTHER = EmbeddingTable("b", 50_000, 32, 4.0)
 MODELLED = [("roofline", {}), ("roofline", {"hardware": "h100"}), ("gpu", {"hardware": "h100", "ids": True})]
 
 
-def task_with(**changes: Any) -> ShardingTask:
+def task_with(**changes):
     """Two devices, and a first table of another kind."""
     return ShardingTask((dataclasses.replace(TABLE, **changes), OTHER), Topology(2, memory_bytes=2**30), 8192)
 
 
-def total_ms(cost: CostModel, task: ShardingTask) -> float:
+def total_ms(cost, task):
     plan = ShardingPlan.table_wise(task, [0, 1])
     return cost.evaluate(task, [plan])[0].total_ms
 
 
-def test_a_table_says_what_differs_from_its_task() -> None:
+def test_a_table_says_what_differs_from_its_task():
     mixed = task_with(precision="fp16", optimizer="adam")
     assert [mixed.precision_of(t) for t in mixed.tables] == ["fp16", "fp32"]
     assert [mixed.optimizer_of(t) for t in mixed.tables] == ["adam", "exact_sgd"]
@@ -39,8 +37,8 @@ def test_a_table_says_what_differs_from_its_task() -> None:
     assert sizes.tolist() == [100_000 * (64 * 2 + 4), 100_000 * (8 * 2 + 4), 50_000 * (32 * 4 + 4), 0]
 
 
-def test_two_ways_of_one_statement_make_one_task() -> None:
-    every: dict[str, Any] = {"topology": Topology(2, memory_bytes=2**30), "batch_size": 8192}
+def test_two_ways_of_one_statement_make_one_task():
+    every = {"topology": Topology(2, memory_bytes=2**30), "batch_size": 8192}
     alike = ShardingTask((TABLE, OTHER), optimizer="adam", **every)
     by_tables = ShardingTask(tuple(dataclasses.replace(table, optimizer="adam") for table in (TABLE, OTHER)), **every)
     assert (by_tables, by_tables.digest) == (alike, alike.digest)
@@ -50,7 +48,7 @@ def test_two_ways_of_one_statement_make_one_task() -> None:
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELLED)
-def test_modelled_costs_price_what_tables_say(name: str, settings: dict[str, Any]) -> None:
+def test_modelled_costs_price_what_tables_say(name, settings):
     cost = make_cost(name, **settings)
     plain = total_ms(cost, task_with())
     assert total_ms(cost, task_with(precision="fp32", optimizer="exact_sgd")) == plain
@@ -65,7 +63,7 @@ def test_modelled_costs_price_what_tables_say(name: str, settings: dict[str, Any
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELLED)
-def test_features_that_share_a_table_cost_less_than_tables_of_their_own(name: str, settings: dict[str, Any]) -> None:
+def test_features_that_share_a_table_cost_less_than_tables_of_their_own(name, settings):
     """They fetch the same rows, and put out as much."""
     cost = make_cost(name, **settings)
     shared = dataclasses.replace(task_with(), tables=(dataclasses.replace(TABLE, num_features=2),))
@@ -78,7 +76,7 @@ def test_features_that_share_a_table_cost_less_than_tables_of_their_own(name: st
     assert one.total_ms > 0.5 * two.total_ms
 
 
-def test_loads_have_bags_of_features_and_bytes_of_weights() -> None:
+def test_loads_have_bags_of_features_and_bytes_of_weights():
     task = task_with(num_features=3, weighted=True, precision="fp16")
     whole = shard_loads(task, ShardKey("a", 100_000, 64))
     assert (whole[COLUMNS], whole[SHARDS], whole[IDS]) == (192, 3, 30.0)
@@ -98,7 +96,7 @@ def test_loads_have_bags_of_features_and_bytes_of_weights() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["simulator", "torchrec_rating", "fbgemm"])
-def test_other_costs_refuse_what_they_know_nothing_of(name: str, changes: dict[str, Any], found: str) -> None:
+def test_other_costs_refuse_what_they_know_nothing_of(name, changes, found):
     task = task_with(**changes)
     with make_cost(name) as cost, pytest.raises(InputError, match=f"knows tables of one.*table 'a' has {found}"):
         cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])

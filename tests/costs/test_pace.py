@@ -5,14 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import make_cost
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.fbgemm import pace
 from shardgym.costs.fbgemm.jobs import ReferenceJob
 from shardgym.costs.fbgemm.pace import Pace, shipped_reference, time_reference
-from shardgym.plans.plan import ShardingPlan
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 
 class Group:

@@ -5,14 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import PRELOADED
 from shardgym.costs.links import samples_per_device
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 pytestmark = pytest.mark.measured
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from rank_loads import expected_loads, replayed_loads
 
-from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.replay.row_counts import ExpectedCounts, StreamCounts
-from shardgym.plans.shard import Shard
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import ZipfIds
 
 HOT = ZipfIds(s=1.1, q=1.0, row_order="by_frequency", lengths="poisson")
 NODES = Topology(

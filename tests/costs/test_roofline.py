@@ -4,15 +4,12 @@ import dataclasses
 
 import pytest
 
-from shardgym.costs import make_cost
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.roofline import DEVICES, DeviceConstants, RooflineCost, device_constants, shard_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
-from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import distinct_rows
-from shardgym.tables.table import EmbeddingTable, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import PRESETS, Topology
+from shardgym.tasks.topology import PRESETS
 
 #: Round numbers: 1e6 bytes/s, so that 1,000 bytes take 1 ms, and no latencies.
 PLAIN = DeviceConstants(

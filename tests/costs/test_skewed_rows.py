@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 from neuroshard.plus.sharing import even_rows
-from shardgym.costs import make_cost
+from shardgym import EmbeddingTable, RangeIds, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.gpu.kernels import row_classes
 from shardgym.costs.links import IDS
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.shard_keys import plan_keys, shard_loads
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.tables.row_access import access_share, distinct_rows
-from shardgym.tables.table import EmbeddingTable, RangeIds, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 FORWARD = PHASES.index("forward_compute")
 BY_FREQUENCY = ZipfIds(s=1.1, row_order="by_frequency")

@@ -17,13 +17,13 @@ POOLED = EmbeddingTable("pooled", 50_000, 32, 4.0)
 SEQUENCE = EmbeddingTable("sequence", 100_000, 64, 20.0, num_features=2, pooling="none")
 
 
-def task_of(*tables: EmbeddingTable, devices: int = 2, device: str = "h100") -> ShardingTask:
+def task_of(*tables, devices=2, device="h100"):
     """Some tables on one node."""
     topology = Topology(devices, memory_bytes=2**34, device=device)
     return ShardingTask(tables, topology, 8192)
 
 
-def test_a_table_says_that_it_is_unpooled() -> None:
+def test_a_table_says_that_it_is_unpooled():
     assert not SEQUENCE.is_pooled
     assert POOLED.is_pooled
     assert dataclasses.replace(POOLED, pooling="mean").is_pooled
@@ -32,7 +32,7 @@ def test_a_table_says_that_it_is_unpooled() -> None:
         dataclasses.replace(SEQUENCE, weighted=True)
 
 
-def test_the_simulator_refuses_unpooled_tables_in_plans_and_in_searches() -> None:
+def test_the_simulator_refuses_unpooled_tables_in_plans_and_in_searches():
     task, cost = task_of(POOLED, SEQUENCE), make_cost("simulator")
     with pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"):
         cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
@@ -40,16 +40,15 @@ def test_the_simulator_refuses_unpooled_tables_in_plans_and_in_searches() -> Non
         cost.additive().add_task(task)
 
 
-def test_replicas_of_unpooled_tables_are_not_measured() -> None:
+def test_replicas_of_unpooled_tables_are_not_measured():
     task = task_of(SEQUENCE, device="cpu-core")
     with make_cost("fbgemm") as cost:
         (found,) = cost.evaluate(task, [ShardingPlan.of(task, [Shard.whole(SEQUENCE, 0, 1)])])
-    assert found.reason is not None
     assert "unpooled and held by devices 0, 1: FBGEMM's dense kernel pools rows on CPUs" in found.reason
 
 
 @pytest.mark.measured
-def test_steps_are_measured_and_exchange_rows() -> None:
+def test_steps_are_measured_and_exchange_rows():
     """Twice the ids of a sample are about twice the rows that travel, by the link model."""
     tables = [EmbeddingTable("t", 2000, 32, ids, pooling="none") for ids in (10.0, 20.0)]
     found = []
@@ -62,11 +61,11 @@ def test_steps_are_measured_and_exchange_rows() -> None:
     assert 1.3 * few < many < 3 * few
 
 
-def loads_of(task: ShardingTask, *shards: Shard) -> list[list[float]]:
+def loads_of(task, *shards):
     return [shard_loads(task, key) for key in plan_keys(task, ShardingPlan.of(task, shards))]
 
 
-def test_a_row_travels_for_each_id_however_the_table_is_cut() -> None:
+def test_a_row_travels_for_each_id_however_the_table_is_cut():
     """20 ids a sample, of two features: 20 x 64 columns go to its device, whoever holds them."""
     task = task_of(SEQUENCE)
     rows, width = SEQUENCE.num_embeddings, SEQUENCE.embedding_dim
@@ -85,7 +84,7 @@ def test_a_row_travels_for_each_id_however_the_table_is_cut() -> None:
     assert (replica[COLUMNS], replica[REPLICA_BYTES]) == (0.0, 4 * rows * width)
 
 
-def test_without_repeats_a_device_gets_one_row_for_each_distinct_id() -> None:
+def test_without_repeats_a_device_gets_one_row_for_each_distinct_id():
     """Each of two devices has 4,096 samples with 81,920 lookups of 100,000 rows."""
     task = dataclasses.replace(task_of(SEQUENCE), dedup_ids=True)
     assert task.digest != task_of(SEQUENCE).digest
@@ -98,7 +97,7 @@ def test_without_repeats_a_device_gets_one_row_for_each_distinct_id() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu-core", "h100"])
-def test_roofline_by_hand(device: str) -> None:
+def test_roofline_by_hand(device):
     """As a table of as many bags of one id each, but for the offsets of bags."""
     task = task_of(SEQUENCE, device=device)
     bags = 8192 * 20
@@ -115,7 +114,7 @@ def test_roofline_by_hand(device: str) -> None:
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_gpu_by_hand(once: bool) -> None:
+def test_gpu_by_hand(once):
     """One table on one of 16 GPUs: the exchange carries the rows of all ids, or of the distinct ones of each GPU."""
     task = ShardingTask((SEQUENCE,), Topology.preset("dgx-h100", 16), 65_536, dedup_ids=once)
     (found,) = make_cost("gpu", ids=True).evaluate(task, [ShardingPlan.table_wise(task, [0])])
@@ -133,7 +132,7 @@ def test_gpu_by_hand(once: bool) -> None:
     assert (sizes.touched * sizes.accesses).sum() == pytest.approx(lookups, rel=1e-3)
 
 
-def test_memory_by_hand() -> None:
+def test_memory_by_hand():
     """Rows of all ids that a shard receives, and at home those of the own samples; a quantiser copies them."""
     step = StepMemory(
         input_copies=1, id_copies=1, output_copies=2, partial_sum_copies=3, joined_output_copies=1, gradient_copies=1,
@@ -160,7 +159,7 @@ def test_memory_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["simulator", "torchrec_rating", "fbgemm"])
-def test_costs_that_know_all_ids_alone_refuse_ids_without_repeats(name: str) -> None:
+def test_costs_that_know_all_ids_alone_refuse_ids_without_repeats(name):
     task = dataclasses.replace(task_of(POOLED), dedup_ids=True)
     with make_cost(name) as cost, pytest.raises(InputError, match="knows no ids without repeats"):
         cost.evaluate(task, [ShardingPlan.table_wise(task, [0])])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardgym import load_suite
-from shardgym.errors import InputError
+from shardgym import InputError, load_suite
 from shardgym.evaluation.result import PACKED_RECORDS, record_files
 from shardgym.files import read_lines
 

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from evaluation_toys import INSTALLED
 
+from shardgym import InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask
 from shardgym.costs.roofline import RooflineCost
-from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError
+from shardgym.errors import UnknownNameError
 from shardgym.evaluation.conformance import check_solver
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tasks.task import ShardingTask
 
 
 class Sound:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from evaluation_toys import TOY, BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
-from shardgym import load_suite
-from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation import SolverSpec, evaluate, read_records
-from shardgym.evaluation.result import Result
+from shardgym import InputError, Result, evaluate, load_suite
+from shardgym.errors import UnknownNameError
+from shardgym.evaluation import SolverSpec, read_records
 
 
 def run(out, *solvers, suite=None, judge=None, **options):

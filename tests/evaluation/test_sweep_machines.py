@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
+from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, StepMemory, Topology, ZipfIds, make_cost
 from shardgym.costs.gpu.cards import CARDS
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import UnknownNameError
 from shardgym.evaluation.sweep import Machine, bound_by, savings, task_on
-from shardgym.tasks.step_memory import StepMemory
 from shardgym.tasks.topology import GIB, PRESETS
 
 TABLES = tuple(EmbeddingTable(f"t{n}", 10**6, 64, pooling_factor=20.0) for n in range(8))

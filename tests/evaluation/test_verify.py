@@ -5,10 +5,8 @@ import json
 import pytest
 from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, edit, pack, toy_tasks
 
-from shardgym import load_suite
+from shardgym import InputError, evaluate, load_suite, verify
 from shardgym.cli import main
-from shardgym.errors import InputError
-from shardgym.evaluation import evaluate, verify
 
 COSTS = [CountCost.name, DriftingCost.name]
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from shardgym import EmbeddingTable
+from shardgym import EmbeddingTable, ZipfIds
 from shardgym.costs.fbgemm.cuda import MOST_FLUSHES
 from shardgym.costs.fbgemm.jobs import JobError, ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.kernels import Measurer
 from shardgym.costs.fbgemm.operator import draw_ids
 from shardgym.tables.ids import draw_bags
-from shardgym.tables.table import ZipfIds
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,19 +13,10 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    NoFeasiblePlanError,
-    Shard,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    load_suite,
-    make_cost,
-)
+from shardgym import InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.ties import quantized
 from shardgym.evaluation.incumbent import Budget, OutOfTime
+from shardgym.tables.table import EmbeddingTable
 
 COSTS = {
     "roofline": make_cost("roofline"),
@@ -218,7 +209,7 @@ def test_where_columns_find_no_room_what_is_heavy_stays_in_its_node():
 def test_equal_tables_beside_many_replicas_are_cut_until_all_devices_are_about_equally_wide():
     """No single cut brings anything, as several devices are the widest."""
     task = load_suite("published-v1")[14]
-    plan = NeuroShardPlus().solve(task, COSTS["gpu"])
+    plan = NeuroShardPlus(8).solve(task, COSTS["gpu"])
     replicated = [table for table in task.tables if plan.kind_of(table.name, task) == "data_parallel"]
     assert len(replicated) >= task.num_tables // 4
     kinds = ("table_wise", "column_wise", "table_column_wise")

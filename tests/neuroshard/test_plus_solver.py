@@ -7,16 +7,8 @@ from test_neuroshard_solver import crowded
 
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.solver import NeuroShard
-from shardgym import (
-    EmbeddingTable,
-    InputError,
-    NoFeasiblePlanError,
-    Shard,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    make_cost,
-)
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost
+from shardgym.tasks.topology import Topology
 
 
 def total_ms(task, cost, plan) -> float:

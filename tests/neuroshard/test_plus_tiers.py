@@ -11,9 +11,8 @@ from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of, places_of
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.plus.tiers import TieredPricing, TieredShards
 from neuroshard.row_splits import splits_of
-from shardgym import EmbeddingTable, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost, make_solver
-from shardgym.tables.table import ZipfIds
-from shardgym.tasks.topology import Topology
+from shardgym import EmbeddingTable, NoFeasiblePlanError, Shard, ShardingTask, Topology, ZipfIds, make_cost, make_solver
+from shardgym.plans.plan import ShardingPlan
 
 COSTS = {"gpu": make_cost("gpu"), "roofline": make_cost("roofline")}
 

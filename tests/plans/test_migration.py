@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology
-from shardgym.errors import InputError
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.plans.migration import migration, rebound
-from shardgym.plans.shard import Shard
 
 #: Rows of 8 columns take 32 bytes, and 4 for the state of row-wise Adagrad.
 TASK = ShardingTask(

@@ -4,14 +4,9 @@ import dataclasses
 
 import pytest
 
-from shardgym.costs.base import make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
 from shardgym.plans.feasibility import plan_problems
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 #: Eight devices in two domains of four.
 TASK = ShardingTask(

@@ -2,9 +2,8 @@
 
 import pytest
 
-from shardgym.errors import InputError
-from shardgym.tables.pools import TablePool, load_pool, pool_names
-from shardgym.tables.table import EmbeddingTable, RecordedIds, ZipfIds
+from shardgym import EmbeddingTable, InputError, RecordedIds, TablePool, ZipfIds, load_pool
+from shardgym.tables.pools import pool_names
 
 
 def pool_of(*names, batch_size=64, **fields):

@@ -5,22 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import (
-    DrawnStream,
-    EmbeddingTable,
-    InputError,
-    RangeIds,
-    ShardingPlan,
-    ShardingTask,
-    Topology,
-    ZipfIds,
-    make_cost,
-    open_stream,
-    pool_of_stream,
-)
+from shardgym import EmbeddingTable, InputError, RangeIds, ShardingPlan, ShardingTask, ZipfIds, make_cost, open_stream
 from shardgym.tables.bags import ReuseCounts
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.streams.stream import DATA_VARIABLE
+from shardgym.tables.tables_of_streams import DrawnStream, pool_of_stream
+from shardgym.tasks.topology import Topology
 
 RNG = np.random.default_rng(5)
 #: Ids of 64 samples: one each of 32 bits, and lists of rows.

@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 from rank_loads import expected_loads, replayed_loads
 
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.tables.bags import ReuseCounts
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import distinct_rows
 from shardgym.tables.streams.statistics import mean_run_length
-from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
-from shardgym.tasks.task import ShardingTask
-from shardgym.tasks.topology import Topology
 
 ZIPF = ZipfIds(s=1.05, q=2.0)
 

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from shardgym.errors import InputError
-from shardgym.tables.pools import load_pool
+from shardgym import InputError, UniformIds, ZipfIds, load_pool
 from shardgym.tables.pools.load import load_user_tables
-from shardgym.tables.table import UniformIds, ZipfIds
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor,zipf_s,zipf_q\n"
 TABLE = {"name": "user", "num_embeddings": 1000, "embedding_dim": 64}

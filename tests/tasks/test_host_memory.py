@@ -4,14 +4,9 @@ import dataclasses
 
 import pytest
 
-from shardgym.costs.base import make_cost
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost
 from shardgym.costs.rendering.plan_view import render_diff, render_plan
-from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plans.feasibility import check_possible, plan_problems
-from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
-from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
 HOST_BYTES = 100_000

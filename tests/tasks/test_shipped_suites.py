@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from shardgym.costs import make_cost
-from shardgym.plans.plan import ShardingPlan
-from shardgym.tasks.suites import load_suite, suite_names
+from shardgym import ShardingPlan, load_suite, make_cost
+from shardgym.tasks.suites import suite_names
 
 NAMES = [
     "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "drift-v1",

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
+from shardgym import EmbeddingTable, InputError, ShardingTask, Suite, Topology, load_suite
 from shardgym.tasks.suites.spec import SIMULATED, CostChoice, Track
-from shardgym.tasks.suites.suite import Suite
 
 TASK = ShardingTask((EmbeddingTable("a", 100, 8),), Topology(num_devices=2, memory_bytes=2**20), batch_size=64)
 

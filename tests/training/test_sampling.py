@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from shardgym import InputError, UniformIds, ZipfIds, load_pool
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
-from shardgym.errors import InputError
-from shardgym.tables.pools import load_pool
-from shardgym.tables.table import UniformIds, ZipfIds
 from shardgym.tasks.task import OPTIMIZER_STATE, block_bytes
 from shardgym.tasks.topology import GIB
 from shardgym.training.sampling import ROLES, Space, draw_shard_set

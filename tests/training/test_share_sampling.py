@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from shardgym.errors import InputError, UnknownNameError
-from shardgym.tables.pools import load_pool
-from shardgym.tasks.suites import load_suite
+from shardgym import InputError, load_pool, load_suite
+from shardgym.errors import UnknownNameError
 from shardgym.tasks.task import block_bytes
 from shardgym.training.sampling import Space
 from shardgym.training.share_sampling import draw_share

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from evaluation_toys import ToySuite
 
-from shardgym import InputError, ShardingPlan, make_cost
-from shardgym.evaluation import evaluate
+from shardgym import InputError, ShardingPlan, evaluate, make_cost
 from shardgym.evaluation.conformance import check_solver
 from shardgym.tasks.suites.spec import CostChoice, Track
 

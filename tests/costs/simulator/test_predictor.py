@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from shardgym import Shard, ShardingPlan, load_suite, make_cost
+from shardgym import InputError, Shard, ShardingPlan, load_suite, make_cost
 from shardgym.costs.links import COLUMNS
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator import predictor as predictor_module
-from shardgym.errors import InputError
 
 #: Sums of the same numbers in another order, or in other batches, differ by less.
 ENOUGH = 1e-9

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import InputError, ShardingPlan, Topology, make_cost
+from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.errors import UnknownNameError
-from shardgym.plans.shard import Shard
 
 BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
 

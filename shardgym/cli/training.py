@@ -35,7 +35,8 @@ def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) ->
 
     Samples are shard sets of one device and, on CPUs, complete steps of all devices of a plan. Every measurement is
     appended to DIRECTORY/measurements.jsonl at once. After an interruption, the same command continues; with higher
-    numbers it adds samples. At the end it writes compute.parquet and steps.parquet. docs/machine.md explains --space.
+    numbers it adds samples. At the end it writes compute.parquet and steps.parquet. `shardgym.training.Space` lists the
+    axes of --space.
 
     The exit code is 1 if a sample could not be measured.
     """

@@ -67,28 +67,31 @@ NumberRange = tuple[Annotated[Number, Field(gt=0)], Annotated[Number, Field(gt=0
 
 @dataclass(frozen=True, config=CONFIG)
 class Space(Record):
-    """From where to where samples go. Both ends are included, and numbers are log-uniform between them."""
+    """Ranges that shard sets are drawn from. Both ends are included, and numbers are log-uniform between them.
 
-    #: Samples per batch over all devices, powers of two.
+    Attributes:
+        batch: samples per batch over all devices, powers of two.
+        precision: of weights and of pooled values.
+        optimizer: fused into the backward pass. FBGEMM has no Adam for CPUs, where it is left out.
+        width: columns of a table, multiples of 4.
+        pooling: mean ids per sample of a table.
+        rows: rows of a table.
+        ids: distributions of ids, drawn apart from rows and pooling.
+        shards: shards on a device.
+        memory_bytes: the most that a shard set takes, optimiser state included.
+        suites: suites. If any are given, a shard set is what a device holds in a plan of a task drawn like theirs (see
+            `share_sampling.py`), and of the other axes only `memory_bytes` counts.
+    """
+
     batch: WholeRange = (256, 65_536)
-    #: Of weights and of pooled values.
     precision: Annotated[tuple[Precision, ...], Field(min_length=1)] = ("fp32", "fp16")
-    #: Fused into the backward pass.
     optimizer: Annotated[tuple[Optimizer, ...], Field(min_length=1)] = get_args(Optimizer)
-    #: Columns of a table, multiples of 4.
     width: WholeRange = (4, 512)
-    #: Mean ids per sample of a table.
     pooling: NumberRange = (0.05, 500.0)
-    #: Of a table.
     rows: WholeRange = (1, 100_000_000)
-    #: Distributions of ids, drawn apart from rows and pooling.
     ids: Annotated[tuple[IdsKind, ...], Field(min_length=1)] = get_args(IdsKind)
-    #: On a device.
     shards: WholeRange = (1, 250)
-    #: That a shard set may take, optimiser state included.
     memory_bytes: Annotated[Whole, Field(ge=2**20)] = 3 * GIB
-    #: Suites whose tasks are drawn anew, for what a device of a plan holds; nothing else of a space then counts but its
-    #: memory, see `share_sampling.py`.
     suites: tuple[Name, ...] = ()
     schema: Literal["shardgym.space/1"] = "shardgym.space/1"
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import SummedCost
+from shardgym.costs.links import REPLICA_BYTES
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, UnknownNameError
@@ -31,6 +32,8 @@ WEIGHT_BYTES = 4
 _SORT_BYTES_PER_ID = 4 * 2 * 16
 #: Of a cache that holds all rows.
 _ALL_ROWS = 2**60
+#: Blocks that glibc keeps when they are freed; larger ones go back to the system (`man mallopt`, M_MMAP_THRESHOLD).
+_KEPT_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,19 @@ class DeviceConstants:
     backward_ms: float
     #: Fixed cost of every shard, in each direction.
     table_ms: float
+    #: Bytes per second of long streams, as of dense gradients.
+    stream_bandwidth: float
     source: str
     #: Bytes per second to the memory of the host in one direction, PCIe by the data sheet; 0 where there is no bus.
     host_bandwidth: float = 0.0
+    #: Of a dense update, see `dense_update_bytes`.
+    dense_passes: int = 4
+    #: Bytes per second at which the system hands out memory; 0 where what was freed is kept.
+    fresh_bandwidth: float = 0.0
+    #: Work per element that Adagrad updates: a square root and a division.
+    adagrad_ns: float = 0.0
+    #: Work per distinct row of an unpooled table, whose gradients are added up.
+    unpooled_row_ns: float = 0.0
 
 
 def compute_ms(
@@ -73,11 +86,15 @@ def compute_ms(
     state_bytes: Numbers,
     id_bytes: Numbers = ID_BYTES,
     outputs: Numbers | None = None,
+    adagrad_columns: Numbers = 0,
 ) -> tuple[Numbers, Numbers]:
     """Return forward and backward compute of one shard, or of each of an array of shards, in ms.
 
     Forward reads ids and offsets, fetches a row per id and writes the output rows, one of every bag. Backward sorts
     ids, fetches a gradient row per id, and updates every distinct row and its optimiser state.
+
+    On CPUs, FBGEMM has vector code for SGD and row-wise Adagrad alone, and adds up gradients of unpooled tables in hash
+    maps with an entry for each distinct row (`embedding_backward_split_cpu_template.cpp`).
 
     Args:
         device: constants of the device.
@@ -89,7 +106,9 @@ def compute_ms(
         state_bytes: of one row's optimiser state.
         id_bytes: of one id, with its weight if it has one.
         outputs: rows that are put out; None where bags are pooled, for one of each.
+        adagrad_columns: of one row, where the optimiser is Adagrad; else 0.
     """
+    collected_ns = 0.0 if outputs is None else device.unpooled_row_ns
     outputs = batch_size if outputs is None else outputs
     lookups_s = ids * device.lookup_ns * 1e-9
     streamed = ids * id_bytes + (batch_size * ID_BYTES + outputs * output_bytes)
@@ -100,7 +119,8 @@ def compute_ms(
     gradients_s = _row_reads_s(device, ids - first_reads, first_reads, outputs * output_bytes, output_bytes)
     sort_s = ids * (_SORT_BYTES_PER_ID + id_bytes - ID_BYTES) / device.memory_bandwidth
     updated = np.maximum(width_bytes, device.access_bytes) + state_bytes
-    updates_s = distinct * (2 * updated / device.update_bandwidth + device.row_access_ns * 1e-9)
+    row_ns = device.row_access_ns + collected_ns + adagrad_columns * device.adagrad_ns
+    updates_s = distinct * (2 * updated / device.update_bandwidth + row_ns * 1e-9)
     backward_s = sort_s + gradients_s + updates_s + lookups_s
     return device.table_ms + forward_s * 1e3, device.table_ms + backward_s * 1e3
 
@@ -132,13 +152,14 @@ def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tupl
         state_bytes=state_bytes,
         id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
         outputs=None if table.is_pooled else ids,
+        adagrad_columns=key.columns * (task.optimizer_of(table) == "adagrad"),
     )
     # To the kernel, each feature is a table.
     more_tables = (table.num_features - 1) * device.table_ms
     forward += more_tables
     backward += more_tables
     if key.served == 1:
-        backward += dense_update_bytes(task, key) / device.memory_bandwidth * 1e3
+        backward += dense_update_bytes(task, key, device.dense_passes) / device.stream_bandwidth * 1e3
     return float(forward), float(backward)
 
 
@@ -169,13 +190,18 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
     return read * row_bytes / bus * 1e3, distinct * updated / bus * 1e3
 
 
-def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
+def dense_update_bytes(task: ShardingTask, key: ShardKey, passes: int = 4) -> float:
     """Return the bytes that the dense update of a replica moves besides its lookups.
 
-    Gradients of all rows are set to zero, and read by the optimiser, which reads and writes all weights and states.
+    Args:
+        task: of the key.
+        key: of a replica.
+        passes: over all of its rows. FBGEMM's dense operator sets gradients to zero; the optimiser reads them, and
+            reads and writes weights, and states besides. That makes four. `DistributedDataParallel` copies gradients
+            into the buckets that it all-reduces, which makes six (torch/csrc/distributed/c10d/reducer.cpp).
     """
     row_bytes, state_bytes = task.row_bytes(task.table(key.table), key.columns)
-    return 4.0 * key.rows * row_bytes + 2 * key.rows * state_bytes
+    return key.rows * (passes * float(row_bytes) + 2 * state_bytes)
 
 
 def _gpu(
@@ -184,8 +210,8 @@ def _gpu(
     """GPUs hide latency behind other warps and move 32-byte sectors; a launch takes about 5 microseconds."""
     return DeviceConstants(
         memory_bandwidth, memory_bandwidth, cache_bytes, cache_bandwidth, access_bytes=32,
-        row_access_ns=0.0, lookup_ns=0.0, forward_ms=0.03, backward_ms=0.1, table_ms=0.001, source=source,
-        host_bandwidth=host_bandwidth,
+        row_access_ns=0.0, lookup_ns=0.0, forward_ms=0.03, backward_ms=0.1, table_ms=0.001,
+        stream_bandwidth=memory_bandwidth, source=source, host_bandwidth=host_bandwidth,
     )  # fmt: skip
 
 
@@ -200,7 +226,9 @@ DEVICES: dict[str, DeviceConstants] = {
     "cpu-core": DeviceConstants(
         13.2e9, 6.59e9, 21_700_000, 49.9e9, access_bytes=64,
         row_access_ns=5.29, lookup_ns=0.0, forward_ms=0.0733, backward_ms=0.00261, table_ms=0.0456,
-        source="fitted to 6,568 shard sets measured on cpu-amd-epyc-2c (FP32, exact SGD, batch 8,192, one core)",
+        stream_bandwidth=25e9, dense_passes=6, fresh_bandwidth=2.4e9, adagrad_ns=5.0, unpooled_row_ns=2800.0,
+        source="fitted to 6,568 shard sets measured on cpu-amd-epyc-2c (FP32, exact SGD, batch 8,192, one core); dense "
+        "updates, Adagrad and unpooled tables: FBGEMM 1.8 alone on a core of cpu-amd-family25-model17",
     ),
     "rtx-2080-ti": _gpu(
         616e9, 5632 * 1024, 1.6e12, 15.75e9,
@@ -246,6 +274,8 @@ DEVICES: dict[str, DeviceConstants] = {
 
 #: What a device that holds any shard takes at least, forward and backward, in the order of `DEVICES`.
 _FIXED_MS = np.array([(device.forward_ms, device.backward_ms) for device in DEVICES.values()])
+#: Of a byte of fresh memory, likewise.
+_FRESH_MS = np.array([1e3 / device.fresh_bandwidth if device.fresh_bandwidth else 0.0 for device in DEVICES.values()])
 
 
 def device_constants(name: str) -> DeviceConstants:
@@ -274,8 +304,9 @@ class RooflineCost(SummedCost):
 
     Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of
     the topology, or that of the card's data sheet. Communication is the link model of the task's topology, and
-    no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
-    `shardgym.costs.links.exchange_times`. Devices without shards compute for free.
+    no ids are exchanged. Replicas exchange gradients densely, and update all rows, see `dense_update_bytes`; on CPUs
+    gradients of more than 32 MiB are in fresh memory in each step, as glibc keeps no blocks of that size. CPUs train
+    step by step, GPUs hide ids, see `shardgym.costs.links.exchange_times`. Devices without shards compute for free.
 
     Args:
         hardware: a key of `DEVICES` that replaces the device named by each task's topology.
@@ -289,7 +320,7 @@ class RooflineCost(SummedCost):
     replicas = True
     unpooled = True
     host_memory = True
-    version = "6"
+    version = "7"
 
     def __init__(self, hardware: str | None = None) -> None:
         self._override = hardware
@@ -320,7 +351,9 @@ class RooflineCost(SummedCost):
 
 
 class AdditiveRoofline(AdditiveCosts):
-    """The prices of `RooflineCost`: latents are forward and backward ms of a shard, and the number of its device.
+    """The prices of `RooflineCost`.
+
+    Latents are forward and backward ms of a shard, the number of its device, and bytes of dense gradients.
 
     Args:
         hardware: as in `RooflineCost`.
@@ -329,7 +362,7 @@ class AdditiveRoofline(AdditiveCosts):
     bounded = True
 
     def __init__(self, hardware: str | None = None) -> None:
-        super().__init__(num_latents=3)
+        super().__init__(num_latents=4)
         self._override = hardware
 
     def ids_hidden(self, task: ShardingTask) -> bool:
@@ -342,7 +375,14 @@ class AdditiveRoofline(AdditiveCosts):
         device = self._constants(name)
         number = list(DEVICES).index(name)
         # Of a table that features share, each counts as a shard.
-        rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
+        rows = [
+            (
+                *shard_ms(device, task, key),
+                number * task.table(key.table).num_features,
+                self.key_loads(task, key)[REPLICA_BYTES],
+            )
+            for key in keys
+        ]
         latents = np.array(rows, dtype=np.float64)
         if any(key.compute_kernel != "fused" for key in keys):
             bus = self._bus(task, name)
@@ -369,19 +409,32 @@ class AdditiveRoofline(AdditiveCosts):
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        work_ms = sums[..., :2] + self.operator_ms(sums, counts)
+        numbers = _numbers(sums, counts)
+        work_ms = sums[..., :2] + _FIXED_MS[numbers]
+        # One operator has the replicas of a device, and their gradient is one block.
+        gradients = sums[..., 3]
+        work_ms[..., 1] += np.where(gradients > _KEPT_BYTES, gradients * _FRESH_MS[numbers], 0.0)
         return np.where(counts[..., None] > 0, work_ms, 0.0)
 
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`: the fixed costs of a device."""
-        # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
-        # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
-        numbers = np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
-        return np.asarray(_FIXED_MS[numbers])
+        return np.asarray(_FIXED_MS[_numbers(sums, counts)])
+
+
+def _numbers(sums: Floats, counts: Floats) -> Ints:
+    """Return the numbers of devices. Their fixed costs come from tables, as sums of numbers are exact."""
+    # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
+    return np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
 
 
 class _UnlimitedRoofline(AdditiveRoofline):
-    """The prices of devices whose caches hold all rows."""
+    """The prices of devices whose caches hold all rows, and which keep freed memory."""
+
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
+        """See `AdditiveCosts`."""
+        found = super().describe(task, keys)
+        found["latents"][:, 3] = 0.0
+        return found
 
     def _constants(self, name: str) -> DeviceConstants:
         return dataclasses.replace(super()._constants(name), cache_bytes=_ALL_ROWS)

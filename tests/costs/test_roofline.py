@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
 from shardgym.costs.roofline import DEVICES, DeviceConstants, RooflineCost, device_constants, shard_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
@@ -14,7 +14,7 @@ from shardgym.tasks.topology import PRESETS
 #: Round numbers: 1e6 bytes/s, so that 1,000 bytes take 1 ms, and no latencies.
 PLAIN = DeviceConstants(
     memory_bandwidth=1e6, update_bandwidth=1e6, cache_bytes=10**9, cache_bandwidth=1e7, access_bytes=1, row_access_ns=0,
-    lookup_ns=0, forward_ms=0, backward_ms=0, table_ms=0, source="made up",
+    lookup_ns=0, forward_ms=0, backward_ms=0, table_ms=0, stream_bandwidth=1e6, source="made up",
 )  # fmt: skip
 
 
@@ -77,6 +77,58 @@ def test_backward_is_sort_gradients_and_updates_over_bandwidth():
 def test_optimizer_state_of_distinct_rows_is_read_and_written(optimizer, extra_ms):
     sgd, other = (times(make_task(TWICE, optimizer=name))[1] for name in ("exact_sgd", optimizer))
     assert other == pytest.approx(sgd + extra_ms)
+
+
+@pytest.mark.parametrize(
+    ("options", "pooling", "extra_ms"),
+    [
+        # 100 rows of 4 columns x 1,000 ns.
+        ({"optimizer": "adagrad"}, "sum", 0.4),
+        ({"optimizer": "rowwise_adagrad"}, "sum", 0),
+        # 100 rows x 3,000 ns.
+        ({}, "none", 0.3),
+        ({"optimizer": "adagrad"}, "none", 0.7),
+    ],
+)
+def test_cores_take_longer_for_adagrad_and_for_unpooled_tables(options, pooling, extra_ms):
+    task = make_task(dataclasses.replace(TWICE, pooling=pooling), **options)
+    slower = dataclasses.replace(PLAIN, adagrad_ns=1000, unpooled_row_ns=3000)
+    (forward, backward), plain = times(task, slower), times(task)
+    assert (forward, backward) == (plain[0], pytest.approx(plain[1] + extra_ms))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "passes", "expected"),
+    # 1,000 rows x 16 bytes: gradients set to zero, and read to update weights, which are read and written; so are
+    # states. A bucket is written and read besides.
+    [
+        ("exact_sgd", 4, 4 * 16),
+        ("exact_sgd", 6, 6 * 16),
+        ("rowwise_adagrad", 6, 6 * 16 + 2 * 4),
+        ("adagrad", 6, 6 * 16 + 2 * 16),
+    ],
+)
+def test_replicas_update_all_rows(optimizer, passes, expected):
+    task = make_task(TWICE, optimizer=optimizer)
+    replica = ShardKey("a", 1000, 4, served=1)
+    device = dataclasses.replace(PLAIN, dense_passes=passes)
+    forward, backward = shard_ms(device, task, replica)
+    at_once = dataclasses.replace(device, stream_bandwidth=float("inf"))
+    lookups = shard_ms(at_once, task, replica)
+    assert (forward, backward) == (lookups[0], pytest.approx(lookups[1] + expected))
+
+
+@pytest.mark.parametrize(("copies", "extra_mib"), [(1, 0), (2, 40)])
+@pytest.mark.parametrize("device", ["cpu-core", "h100"])
+def test_gradients_that_the_heap_does_not_keep_are_in_fresh_memory(device, copies, extra_mib):
+    names = "ab"[:copies]
+    task = make_task(*(EmbeddingTable(name, 163_840, 32) for name in names))  # 20 MiB each
+    plan = ShardingPlan.of(task, [Shard.whole(table, 0, 1) for table in task.tables])
+    found = RooflineCost(device).evaluate(task, [plan])[0].per_device[0, 4]
+    constants = DEVICES[device]
+    work = sum(shard_ms(constants, task, ShardKey(name, 163_840, 32, served=1))[1] for name in names)
+    fresh = extra_mib * 2**20 / DEVICES["cpu-core"].fresh_bandwidth * 1e3 if device == "cpu-core" else 0
+    assert found == pytest.approx(constants.backward_ms + work + fresh)
 
 
 def test_devices_pay_once_for_being_used_and_nothing_when_empty():

@@ -12,6 +12,7 @@ from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
 from shardgym.costs.roofline import DEVICES, shard_ms
 from shardgym.costs.shard_keys import ShardKey, plan_keys, shard_loads
+from shardgym.tables.row_access import distinct_rows
 
 POOLED = EmbeddingTable("pooled", 50_000, 32, 4.0)
 SEQUENCE = EmbeddingTable("sequence", 100_000, 64, 20.0, num_features=2, pooling="none")
@@ -98,7 +99,7 @@ def test_without_repeats_a_device_gets_one_row_for_each_distinct_id():
 
 @pytest.mark.parametrize("device", ["cpu-core", "h100"])
 def test_roofline_by_hand(device):
-    """As a table of as many bags of one id each, but for the offsets of bags."""
+    """As a table of as many bags of one id each, but for the offsets of bags, and for gradients that cores collect."""
     task = task_of(SEQUENCE, device=device)
     bags = 8192 * 20
     alike = dataclasses.replace(
@@ -110,7 +111,8 @@ def test_roofline_by_hand(device):
     constants = DEVICES[device]
     unpooled, pooled = (np.array(shard_ms(constants, of, key)) for of in (task, alike))
     offsets_ms = (bags - 2 * 8192) * 8 / constants.memory_bandwidth * 1e3
-    assert unpooled - constants.table_ms == pytest.approx(pooled - [offsets_ms, 0])
+    collected_ms = distinct_rows(SEQUENCE, 8192) * constants.unpooled_row_ns * 1e-6
+    assert unpooled - constants.table_ms == pytest.approx(pooled - [offsets_ms, -collected_ms])
 
 
 @pytest.mark.parametrize("once", [False, True])

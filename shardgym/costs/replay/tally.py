@@ -257,13 +257,14 @@ class _TableTally:
             state_bytes=4 * (per_weight * columns[:, None] + per_row),
             id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
             outputs=None if table.is_pooled else ids,
+            adagrad_columns=columns[:, None] * (task.optimizer_of(table) == "adagrad"),
         )
         more_tables = (table.num_features - 1) * self._device.table_ms
         work = np.stack([forward, backward], axis=-1) + more_tables
         if copies > 1 and not self._are_groups(copies):
             keys = [ShardKey(table.name, shard.num_rows, shard.num_columns) for shard in shards]
-            dense = np.array([dense_update_bytes(task, key) for key in keys])
-            work[..., 1] += (dense / self._device.memory_bandwidth * 1e3)[:, None]
+            dense = np.array([dense_update_bytes(task, key, self._device.dense_passes) for key in keys])
+            work[..., 1] += (dense / self._device.stream_bandwidth * 1e3)[:, None]
         return Counted(looked_up, _between(id_bytes, of_edges), work)
 
     def _are_groups(self, copies: int) -> bool:

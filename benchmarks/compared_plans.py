@@ -25,6 +25,8 @@ from shardgym.tables.table import Optimizer
 
 #: Of each rank, for tables.
 MEMORY_BYTES = 4 * 2**30
+#: Bytes per second that gloo's all-to-alls and all-reduces of 16 MB carry between two ranks of one machine.
+BANDWIDTH = 0.65e9
 
 # TorchEasyRec, examples/multi_tower_din_taobao.config: rows of its features, 16 columns each. Three of them are
 # sequences, too, with tables of their own, for a query and up to 50 clicks.
@@ -48,7 +50,8 @@ class Model(NamedTuple):
 
     def task(self, ranks: int) -> ShardingTask:
         """Return the task of so many CPUs."""
-        return ShardingTask(self.tables, Topology(ranks, MEMORY_BYTES), self.samples * ranks, optimizer=self.optimizer)
+        topology = Topology(ranks, MEMORY_BYTES, intra_bandwidth=BANDWIDTH)
+        return ShardingTask(self.tables, topology, self.samples * ranks, optimizer=self.optimizer)
 
 
 def models() -> dict[str, Model]:

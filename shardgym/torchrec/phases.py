@@ -67,26 +67,31 @@ def values_of(output: Any) -> list[torch.Tensor]:
     return [values] if isinstance(values, torch.Tensor) else [rows.values() for rows in values]
 
 
-def phases_ms(calls: Sequence[Call], device: torch.device) -> list[float]:
+def phases_ms(calls: Sequence[Call], device: torch.device, learning_rate: float) -> list[float]:
     """Return what calls take, phase by phase, in the order of `PHASES`; all ranks begin each phase together.
 
     So nobody waits for others that compute longer, as they do in a step. It trains the collections as steps do, with
     gradients of 1. The exchanges include what ranks do with outputs before and after: they join and permute them. What
-    the backward pass takes longer where tables on all ranks exchange their gradients counts with the exchanges, too.
+    the backward pass takes longer where tables on all ranks exchange their gradients counts with the exchanges, too;
+    the update of all of their rows, by SGD, counts with the backward pass.
     """
     copies = [m for call in calls for m in call.collection.modules() if isinstance(m, DistributedDataParallel)]
+    replicas = [weights for module in copies for weights in module.parameters()]
+    optimizer = torch.optim.SGD(replicas, lr=learning_rate) if replicas else None
+    if optimizer is not None:
+        optimizer.zero_grad()
     passes = []
     for _ in range(_PASSES):
         with ExitStack() as without_exchange:
             for module in copies:
                 without_exchange.enter_context(module.no_sync())
-            passes.append(_pass(calls, device))
+            passes.append(_pass(calls, device, optimizer))
         if copies:
-            passes[-1][_BACK] += max(0.0, _pass(calls, device)[-1] - passes[-1][-1])
+            passes[-1][_BACK] += max(0.0, _pass(calls, device, optimizer)[-1] - passes[-1][-1])
     return [float(ms) for ms in np.median(passes, axis=0)]
 
 
-def _pass(calls: Sequence[Call], device: torch.device) -> list[float]:
+def _pass(calls: Sequence[Call], device: torch.device, optimizer: torch.optim.Optimizer | None) -> list[float]:
     contexts = [call.collection.create_context() for call in calls]
     pairs = list(zip(calls, contexts, strict=True))
     ids, ids_ms = timed(
@@ -117,6 +122,9 @@ def _pass(calls: Sequence[Call], device: torch.device) -> list[float]:
         if reached:  # not on a rank without tables
             values, gradients = zip(*reached, strict=True)
             torch.autograd.backward(values, gradients)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
 
     _, backward_ms = timed(train_tables, device)
     return [ids_ms, forward_ms, out_ms, back_ms, backward_ms]

@@ -195,7 +195,7 @@ def run_turn(job: Job, plan: TorchRecPlan, world: World) -> TurnOfRank:
         if step >= 0:
             step_ms.append(ms)
     taken = (torch.cuda.max_memory_allocated() if on_gpu else peak_memory()) - before
-    return TurnOfRank(step_ms, phases_ms(calls, world.device), taken)
+    return TurnOfRank(step_ms, phases_ms(calls, world.device, LEARNING_RATE), taken)
 
 
 def _reset_peak(device: torch.device) -> int:

@@ -25,6 +25,7 @@ from shardgym.errors import ShardGymError
 from shardgym.evaluation import verify
 from shardgym.evaluation.result import RECORDS, RunInfo, record_files, records_file
 from shardgym.files import read_lines
+from shardgym.leaderboard.boards import BOUNDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     folders = options.folders or repeatable_boards()
     # Forks, as the tools' modules are found by the path of this process alone.
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
-        # Single pages take longest, so they come first.
-        made = [] if options.no_pages else fill_pages.PAGES
-        pages = [pool.submit(fill_pages.main, ["--check", str(page)]) for page in made]
+        # Pages take longest, so they come first; those that are made of the same boards, together.
+        made = [fill_pages.OVERALL, *([page] for page in fill_pages.PAGES if page not in fill_pages.OVERALL)]
+        pages = [pool.submit(fill_pages.main, ["--check", *map(str, group)]) for group in made if not options.no_pages]
         checks = [pool.submit(checked, folder, options.all) for folder in folders]
         bad = 0
         for path in fill_pages.unpacked(ROOT / "leaderboards"):
@@ -70,7 +71,7 @@ def checked(folder: Path, every: bool) -> tuple[list[str], bool]:
     lines = [str(row) for row in report.rows if row.status == "mismatch"]
     lines.append(f"{folder}: {report.lines()[-1]}")
     below: list[str] = []
-    if (folder / plan_bounds.BOUNDS).is_file():
+    if (folder / BOUNDS).is_file():
         below = plan_bounds.problems(folder)
         lines += below or [f"{folder}: no plan is below the bound of its task"]
     return lines, bool(below) or not report.ok

@@ -5,10 +5,13 @@ written; the exit code is 1 when a page would change, or records are not packed.
 
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, headings
   as plain bold text.
-- Between `<!-- details: FOLDER -->` and `<!-- end -->`: the same with `--details`, performance profiles.
-- Between `<!-- bounds: FOLDER -->` and `<!-- end -->`: what `tools/plan_bounds.py` found of all plans of a board.
+- Between `<!-- overall: all -->` and `<!-- end -->`: what `shardgym leaderboard --format md` prints; with `measured` in
+  place of `all`, of solvers with a score over all measured suites alone.
+- Between `<!-- boards: FOLDER -->` and `<!-- end -->`: the suites with boards in a folder, and links to these.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
+
+`leaderboards/scores.svg` is generated as a whole, by `tools/score_chart.py`.
 """
 
 import argparse
@@ -21,31 +24,37 @@ import re
 import shlex
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import plan_bounds
+from score_chart import chart
 from tabulate import tabulate
 
 from shardgym import cli
+from shardgym.costs.base import is_repeatable
 from shardgym.costs.simulator.model_card import CLOSE, ModelCard, shipped_agreement
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError, ShardGymError
-from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
+from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, RunInfo, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
+from shardgym.leaderboard.overall import MEASURED, Overall, overall, render_overall
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "boards.md"
+CHART = ROOT / "leaderboards" / "scores.svg"
+#: What is made of many boards: reading them takes seconds.
+OVERALL = [ROOT / "README.md", ROOT / "leaderboards" / "README.md", CHART]
 PAGES = [
-    ROOT / "README.md",
+    *OVERALL,
     ROOT / "docs" / "costs.md",
-    *sorted((ROOT / "leaderboards").rglob("README.md")),
+    *sorted((ROOT / "leaderboards").rglob("*/README.md")),
     SHIPPED / "README.md",
 ]
-BLOCK = re.compile(r"(<!-- (table|details|bounds|model|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|overall|boards|model|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -75,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             page = path.with_name("README.md")
             if not page.exists() and not options.check:
                 board = path.parent.relative_to(ROOT)
-                page.write_text(f"# {board.name}\n\n<!-- details: {board.as_posix()} -->\n<!-- end -->\n")
+                page.write_text(f"# {board.name}\n\n<!-- table: {board.as_posix()} -->\n<!-- end -->\n")
                 new.append(page)
         texts = outdated([*(options.pages or PAGES), *new])
     except ShardGymError as error:
@@ -104,6 +113,7 @@ def pack(records: Path) -> int:
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:
     """Return the pages that are not what they should be, with the text that they should have."""
     _rankings.cache_clear()  # records may have been packed or replaced
+    _overall.cache_clear()
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
     made = {path: filled(text, path) for path, text in texts.items()}
     return {path: made[path] for path, text in texts.items() if made[path] != text}
@@ -111,11 +121,13 @@ def outdated(pages: Iterable[Path]) -> dict[Path, str]:
 
 def filled(page: str, path: Path) -> str:
     """Return the text of a page with everything generated made anew; `path` is where it lies."""
-    link = f"[{COLUMNS.name}]({os.path.relpath(COLUMNS, path.resolve().parent)}#columns)"
+    if path.resolve() == CHART:
+        return chart(_overall())
+    folder = path.resolve().parent
     makers = {
-        "table": lambda folder: _table(folder, link),
-        "details": lambda folder: _table(folder, link, details=True),
-        "bounds": lambda folder: plan_bounds.table(_rankings(folder)[0], ROOT / folder),
+        "table": lambda board: _table(board, folder),
+        "overall": lambda rows: _overall_table(rows, folder),
+        "boards": lambda boards: _list(ROOT / boards, folder),
         "model": model_summary,
         "run": printed,
     }
@@ -127,9 +139,49 @@ def _rankings(folder: str) -> list[Ranking]:
     return [rank(board) for board in load_boards([ROOT / folder])]
 
 
-def _table(folder: str, link: str, *, details: bool = False) -> str:
-    tables = render(_rankings(folder), "md", link=link, details=details)
-    return re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
+@functools.cache
+def _overall() -> Overall:
+    return overall(ROOT / "leaderboards")
+
+
+def _table(board: str, folder: Path) -> str:
+    rankings = _rankings(board)
+    tables = render(rankings, "md", link=f"[{COLUMNS.name}]({os.path.relpath(COLUMNS, folder)}#columns)")
+    text = re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
+    lags = any(row.solver == "torchrec" and row.relative > 1 for ranking in rankings for row in ranking.rows)
+    return text + (_torchrec_note(folder) if lags else "")
+
+
+def _overall_table(rows: str, folder: Path) -> str:
+    if rows not in ("all", "measured"):
+        raise InputError(f"<!-- overall: {rows} -->: expected all or measured")
+    table = _overall()
+    lags = any(
+        row.solver == "torchrec" and row.scores[MEASURED].mean > 1 for row in table.rows if MEASURED in row.scores
+    )
+    return render_overall(table, "md", all_rows=rows == "all") + (_torchrec_note(folder) if lags else "")
+
+
+def _torchrec_note(folder: Path) -> str:
+    page = os.path.relpath(ROOT / "docs" / "torchrec.md", folder)
+    return (
+        "\n- `torchrec` lags because TorchRec's planner minimises a rating of its own, made of figures for GPUs and "
+        f"their links, and queries no oracle: [TorchRec]({page})."
+    )
+
+
+def _list(boards: Path, folder: Path) -> str:
+    """Return a table of the suites with boards, those with measured ones first."""
+    found: dict[str, dict[bool, list[str]]] = defaultdict(lambda: {True: [], False: []})
+    for run_file in sorted(boards.glob("*/run.json")):
+        run = RunInfo.load(run_file)
+        link = f"[{run.num_tasks} tasks by {run.judge}]({os.path.relpath(run_file.parent / 'README.md', folder)})"
+        found[run.suite][not is_repeatable(run.judge)].append(link)
+    rows = [
+        {"suite": f"`{suite}`", "measured": ", ".join(links[True]), "simulated or modelled": ", ".join(links[False])}
+        for suite, links in sorted(found.items(), key=lambda item: (not item[1][True], item[0]))
+    ]
+    return tabulate(rows, headers="keys", tablefmt="github")
 
 
 def printed(command: str) -> str:

@@ -139,7 +139,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def open_cost(text: str) -> CostModel:
-    """Make the cost model that `--cost` names, with settings."""
+    """Make the cost model that `--cost` or `--oracle` names, with settings."""
     name, settings = parse_spec(text)
     return make_cost(name, **settings)
 

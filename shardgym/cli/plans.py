@@ -26,7 +26,7 @@ TIE_RULE = (
 @click.command("measure", epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_paths", nargs=-1, required=True, metavar="PLAN...")
-@click.option("--cost", "cost_name", default="fbgemm", metavar="NAME", help=f"Cost model, {NOTATION}.")
+@click.option("--cost", "cost_name", default="fbgemm", metavar="NAME", help=f"The judge, {NOTATION}.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="The setting device= of the cost.")
 @json_option
 def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
@@ -39,8 +39,8 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
     """
     task = read_task(task_name)
     plans = [read_plan(path, task) for path in plan_paths]
-    with open_cost(cost_name if device is None else f"{cost_name},device={device}") as model:
-        costs = model.evaluate(task, plans)
+    with open_cost(cost_name if device is None else f"{cost_name},device={device}") as judge:
+        costs = judge.evaluate(task, plans)
     marks = tie_marks(costs)
     found = list(zip(plan_paths, plans, costs, marks, strict=True))
     page = [
@@ -84,7 +84,7 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.command("show", epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
-@click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
+@click.option("--cost", "cost_name", metavar="NAME", help=f"The judge, {NOTATION}: scores the plan.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every shard as CSV, and nothing else.")
 @json_option
 def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as_json: bool) -> int:
@@ -102,8 +102,8 @@ def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as
         return 1 if problems else 0
     cost = None
     if cost_name is not None:
-        with open_cost(cost_name) as model:
-            (cost,) = model.evaluate(task, [plan])
+        with open_cost(cost_name) as judge:
+            (cost,) = judge.evaluate(task, [plan])
     devices = [
         {
             "device": d,
@@ -133,22 +133,22 @@ def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as
 @click.argument("task_name", metavar="TASK")
 @click.argument("path_a", metavar="A")
 @click.argument("path_b", metavar="B")
-@click.option("--cost", "cost_name", metavar="NAME", help=f"Score both with this cost model, {NOTATION}, in one run.")
+@click.option("--cost", "cost_name", metavar="NAME", help=f"The judge, {NOTATION}: scores both in one run.")
 @json_option
 def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_json: bool) -> int:
     """Compare two plans, A and B.
 
     Devices side by side, tables that moved or are cut differently, all of them with --json; the bytes that move from A
     to B, and how long that takes. A may be a plan in use, of the same tables with other statistics. With --cost, too,
-    whether the difference of the two is above the error that this cost has for such plans.
+    whether the difference of the two is above the error that the judge has for such plans.
     """
     task = read_task(task_name)
     before, after = (read_plan(path, task, same_tables=True) for path in (path_a, path_b))
     moves = migration(task, before, after)
     costs = comparison = None
     if cost_name is not None:
-        with open_cost(cost_name) as model:
-            first, second = model.evaluate(task, [before, after])
+        with open_cost(cost_name) as judge:
+            first, second = judge.evaluate(task, [before, after])
         costs = (first, second)
         comparison = compare(task, (before, after), costs)
     page = {

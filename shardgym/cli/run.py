@@ -19,6 +19,7 @@ from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify import RULE
 from shardgym.files import write_whole
 from shardgym.leaderboard import BASE, load_boards, rank, render
+from shardgym.leaderboard.overall import overall, overall_to_dict, render_overall, shipped_boards
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
@@ -127,24 +128,34 @@ def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
 @click.option(
     "--format", "table_format", type=click.Choice([*FORMATS, "html"]), default="text", help="html: with charts."
 )
-@click.option("--details", is_flag=True, help="Performance profiles below the tables.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
 @json_option
-def leaderboard(paths: tuple[str, ...], table_format: str, details: bool, out: Path | None, as_json: bool) -> int:
+def leaderboard(paths: tuple[str, ...], table_format: str, out: Path | None, as_json: bool) -> int:
     """Print ranked tables from stored records.
 
-    PATH is a folder of runs, or a records file; without one it is the folder results. Every folder has a table of its
-    own: solvers that are to share one run into one folder.
+    Without a PATH, print the overall table of the boards that come with the repository: what every solver scores over
+    all measured suites, and beside it by models.
+
+    PATH is a folder of runs, or a records file. Every folder has a table of its own: solvers that are to share one run
+    into one folder.
 
     --format html makes one file that needs no network: tables to sort and filter, costs with their intervals, and cost
     against solving time.
     """
-    rankings = [rank(board) for board in load_boards(paths or ["results"])]
-    text = render_page(rankings) if table_format == "html" else render(rankings, table_format, details=details)
+    page: Any
+    if paths:
+        rankings = [rank(board) for board in load_boards(paths)]
+        text = render_page(rankings) if table_format == "html" else render(rankings, table_format)
+        page = [to_dict(ranking) for ranking in rankings]
+    elif table_format == "html":
+        raise click.UsageError("--format html is of boards: give their folders, such as results")
+    else:
+        table = overall(shipped_boards())
+        text, page = render_overall(table, table_format), overall_to_dict(table)
     if out is not None and not as_json:
         write_whole(out, text)
         text = str(out)
-    answer(as_json, [to_dict(ranking) for ranking in rankings], text)
+    answer(as_json, page, text)
     return 0
 
 

@@ -112,9 +112,9 @@ def sweep_machines(
     MODEL is a task file or SUITE/INDEX, whose devices are replaced, without memory of hosts; a file of tables (.json,
     .csv) or the name of a pool; or module:function, which returns your TorchRec model.
 
-    Every number of every GPU is a machine, with the links of the card's data sheet. The solver plans each machine with
-    the cost 'gpu', and the table says how long a step of the embeddings takes, how much memory is left, and what bounds
-    the step: the part of the devices that saves most if it is twice as fast.
+    Every number of every GPU is a machine, with the links of the card's data sheet. The cost 'gpu'
+    is the oracle of the solver and the judge of its plans. The table says how long a step of the embeddings takes,
+    how much memory is left, and what bounds the step: the part of the devices that saves most if it is twice as fast.
 
     Results are records of a run, with their plans. After an interruption, the same command continues. The exit code is
     1 if the solver failed on a machine, or no machine has a plan; a machine that is too small is an outcome.

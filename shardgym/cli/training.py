@@ -117,7 +117,7 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
     "--suite", "suite_names", required=True, multiple=True, metavar="NAME",
     help="Draw tasks like those of this suite. Repeat it to draw as many of each.",
 )  # fmt: skip
-@click.option("--oracle", metavar="NAME", help=f"The cost to learn from, {NOTATION} (default: the suite's).")
+@click.option("--oracle", metavar="NAME", help=f"The cost that the solver queries, {NOTATION} (default: the suite's).")
 @click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Number of training tasks.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the draw and of training.")
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the solver's).")

@@ -96,7 +96,7 @@ class ConformanceReport:
     """All checks of one solver."""
 
     solver: str
-    cost: str  #: name of the cost model that it could query
+    oracle: str  #: name of the cost model that it could query
     rows: tuple[Check, ...]  #: in the order of `RULES`, and the time limit
 
     @property
@@ -106,7 +106,8 @@ class ConformanceReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready lists and dictionaries."""
-        return {"solver": self.solver, "cost": self.cost, "ok": self.ok, "checks": [asdict(row) for row in self.rows]}
+        checks = [asdict(row) for row in self.rows]
+        return {"solver": self.solver, "oracle": self.oracle, "ok": self.ok, "checks": checks}
 
     def table(self) -> str:
         """Return the report as a plain-text table, one line per check."""
@@ -174,7 +175,7 @@ RULES: dict[str, tuple[Callable[[SolverCall], bool], Callable[[SolverCall], str]
 
 def check_solver(
     solver: str | type[Solver] | Solver,
-    cost: CostModel | None = None,
+    oracle: CostModel | None = None,
     *,
     settings: dict[str, Any] | None = None,
     time_limit_s: float = 1.0,
@@ -188,7 +189,7 @@ def check_solver(
 
     Args:
         solver: a registered name, `module:Class`, a class, or an object (which is copied for fresh starts).
-        cost: deterministic cost model that the solver may query; the default is "roofline".
+        oracle: deterministic cost model that the solver may query; the default is "roofline".
         settings: keyword arguments for the solver's class.
         time_limit_s: limit given to solvers that take one.
         grace_s: seconds that such a solver may take on top.
@@ -196,16 +197,16 @@ def check_solver(
         progress: show on standard error how many calls were made.
 
     Raises:
-        InputError: `cost` is not deterministic or is for scoring only, or the solver cannot be made.
+        InputError: `oracle` is not deterministic or is for scoring only, or the solver cannot be made.
         UnknownNameError: no such solver.
     """
-    cost = cost if cost is not None else make_cost("roofline")
-    if not cost.deterministic:
-        raise InputError(f"cost '{cost.name}' is not deterministic: checks need one that is, such as roofline")
-    if cost.scores_only:
-        raise InputError(f"cost '{cost.name}' has role 'judge', which is for scoring: give one that solvers may query")
+    oracle = oracle if oracle is not None else make_cost("roofline")
+    if not oracle.deterministic:
+        raise InputError(f"oracle '{oracle.name}' is not deterministic: checks need one that is, such as roofline")
+    if oracle.scores_only:
+        raise InputError(f"oracle '{oracle.name}' has role 'judge', which is for scoring: expected an oracle")
     calls: list[SolverCall] = []
-    made = _make_calls(_factory(solver, settings or {}), cost, time_limit_s, max(hang_s, time_limit_s + grace_s))
+    made = _make_calls(_factory(solver, settings or {}), oracle, time_limit_s, max(hang_s, time_limit_s + grace_s))
     for call in tqdm(made, desc="checking", unit="call", leave=False, disable=None if progress else True):
         calls.append(call)
         if call.hung:
@@ -213,7 +214,7 @@ def check_solver(
     checks = [_checked(name, calls) for name in RULES]
     cls = solver if isinstance(solver, type) else type(solver)
     name = solver if isinstance(solver, str) else f"{cls.__module__}:{cls.__qualname__}"
-    return ConformanceReport(name, cost.name, (*checks, _check_time(calls[-1], time_limit_s, grace_s)))
+    return ConformanceReport(name, oracle.name, (*checks, _check_time(calls[-1], time_limit_s, grace_s)))
 
 
 def _factory(solver: str | type[Solver] | Solver, settings: dict[str, Any]) -> Callable[[], Solver]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result, RunInfo, read_records, read_task, record_files
+from shardgym.files import read_text
+from shardgym.records import parse_json
 from shardgym.tasks.task import ShardingTask
 
 #: A cost of zero has no logarithm. No step takes less than this.
 LEAST_MS = 1e-9
+#: Beside the records of some boards: what no plan takes less than, as tools/plan_bounds.py finds it.
+BOUNDS = "bounds.json"
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Board:
     folder: Path  #: where they are
     run: RunInfo  #: what they have in common, by the `run.json` beside them
     results: tuple[Result, ...]  #: at most one per task, solver and seed
+    bounds: dict[str, float] = field(default_factory=dict)  #: what no plan takes less than in ms, by digest of the task
     place: str | None = None  #: the folder, for boards of which others have the same suite, judge and hardware
 
     @property
@@ -41,6 +48,14 @@ class Board:
         for result in self.results:
             seeds.setdefault(result.solver, set()).add(result.seed)
         return {solver: tuple(sorted(own or self.run.seeds)) for solver, own in seeds.items()}
+
+    @functools.cached_property
+    def bound_ms(self) -> Floats:
+        """Lower bound of the plans of each task, NaN where none is known, shape (T,)."""
+        bound_ms = np.full(self.num_tasks, np.nan)
+        for result in self.results:
+            bound_ms[result.task_index] = self.bounds.get(result.task_hash, math.nan)
+        return bound_ms
 
     def task(self, index: int) -> ShardingTask | None:
         """Return a task that has records; None where it is not at hand, or is not the task that these are about."""
@@ -60,8 +75,8 @@ def load_boards(paths: Sequence[str | Path]) -> list[Board]:
         paths: folders of runs, or their records files; folders are searched for those of runs below them.
 
     Raises:
-        InputError: a path holds no records, no `run.json` is beside them, a line is damaged, or a record is not of the
-            run, or of another task than the others with its index.
+        InputError: a path holds no records, no `run.json` is beside them, a line is damaged, a record is not of the
+            run, or of another task than the others with its index, or lower bounds beside them are of another judge.
     """
     runs = {}
     for file in record_files(paths):
@@ -85,7 +100,23 @@ def _load(file: Path, run: RunInfo) -> Board:
         run.check(result, str(file))
         if hashes.setdefault(result.task_index, result.task_hash) != result.task_hash:
             raise InputError(f"{file}: task {result.task_index} of '{run.suite}' differs from that of other records")
-    return Board(file.parent, run, tuple(results))
+    return Board(file.parent, run, tuple(results), _read_bounds(file.parent, run))
+
+
+def _read_bounds(folder: Path, run: RunInfo) -> dict[str, float]:
+    """Return the bounds beside the records of a run, none where there are none."""
+    path = folder / BOUNDS
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = parse_json(read_text(path), str(path))
+    judge = f"{content.get('judge')} {content.get('judge_version')}"
+    if judge != f"{run.judge} {run.judge_version}":
+        raise InputError(
+            f"{path} is of {judge}, the board of {run.judge} {run.judge_version}: "
+            f"run 'python tools/plan_bounds.py {folder}' again"
+        )
+    bounds_ms: dict[str, float] = content["bounds_ms"]
+    return bounds_ms
 
 
 @dataclass(frozen=True)
@@ -125,8 +156,3 @@ class SolverResults:
         with np.errstate(invalid="ignore"):
             means: Floats = np.exp(np.log(self.seed_ms).mean(axis=0))
         return means
-
-    @property
-    def failing_ms(self) -> Floats:
-        """Costs with infinity for failures and NaN where there is no record, shape (S, T)."""
-        return np.where(self.failed, np.inf, self.seed_ms)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,7 @@ class Row:
     seed_spread: float
     median_s: float  #: median time per plan
     median_cpu_s: float  #: median processor time per plan; NaN where some record has none
+    over_bound: float  #: geometric mean of its cost over a lower bound, over the tasks of which one is known
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,6 @@ class Ranking:
 
     board: Board  #: what was ranked
     rows: tuple[Row, ...]  #: ranked solvers first
-    results: tuple[SolverResults, ...]  #: of the solvers in the order of `rows`
-    #: Their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN for a solver
-    #: that solved nothing.
-    counted_ms: tuple[Floats, ...]
     base_ms: Floats  #: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,)
     num_tasks: int  #: that means are taken over: those of which the base has a plan, all where it has none
 
@@ -75,47 +73,63 @@ class Ranking:
 def rank(board: Board) -> Ranking:
     """Rank the solvers of a board; see the module for the rules."""
     everyone = SolverResults.of_board(board)
-    base_ms = np.full(board.num_tasks, np.nan)
-    for own in everyone:
-        if own.solver == BASE:
-            base_ms = np.exp(_over_seeds(np.log(own.seed_ms)))
+    counted, base_ms = counted_costs(everyone, board.num_tasks)
     has_base = bool(np.isfinite(base_ms).any())
     kept = np.isfinite(base_ms) if has_base else np.ones(board.num_tasks, dtype=bool)
     num_tasks = int(kept.sum())
     base_logs = np.log(base_ms[kept])
 
-    counted: dict[str, Floats] = {}
     logs: dict[str, Floats] = {}
     ranked: set[str] = set()
     for own in everyone:
-        solved_nothing = not np.isfinite(own.seed_ms).any()
-        counted[own.solver] = np.where(own.failed & (not solved_nothing), base_ms, own.seed_ms)
         of_seeds = np.log(counted[own.solver])[:, kept]
         logs[own.solver] = of_seeds
         if own.is_complete and num_tasks >= MIN_TASKS and np.isfinite(of_seeds).all():
             ranked.add(own.solver)
-    mean_log = {solver: _mean(_over_seeds(own) - (base_logs if has_base else 0.0)) for solver, own in logs.items()}
+    mean_log = {solver: _mean(over_seeds(own) - (base_logs if has_base else 0.0)) for solver, own in logs.items()}
     place = {solver: (solver not in ranked, math.isnan(mean), mean, solver) for solver, mean in mean_log.items()}
     order = sorted(everyone, key=lambda own: place[own.solver])
 
     compared = [own.solver for own in order if own.solver in ranked]
     ranks: dict[str, tuple[int, int]] = {}
     if compared:
-        ahead = clearly_ahead(np.array([_over_seeds(logs[solver]) for solver in compared]))
+        ahead = clearly_ahead(np.array([over_seeds(logs[solver]) for solver in compared]))
         ranks = dict(zip(compared, rank_ranges(ahead), strict=True))
     return Ranking(
         board=board,
-        rows=tuple(_row(own, logs[own.solver], base_logs, ranks.get(own.solver)) for own in order),
-        results=tuple(order),
-        counted_ms=tuple(counted[own.solver] for own in order),
+        rows=tuple(
+            _row(own, logs[own.solver], base_logs, board.bound_ms[kept], ranks.get(own.solver)) for own in order
+        ),
         base_ms=base_ms,
         num_tasks=num_tasks,
     )
 
 
-def _row(results: SolverResults, logs: Floats, base_logs: Floats, ranks: tuple[int, int] | None) -> Row:
+def counted_costs(everyone: Sequence[SolverResults], num_tasks: int) -> tuple[dict[str, Floats], Floats]:
+    """Return costs with failures counted as the plan of the base.
+
+    Args:
+        everyone: the solvers of a board.
+        num_tasks: that were asked for, T.
+
+    Returns:
+        By solver, costs in ms, NaN for one that solved nothing, shape (S, T); and those of the base, geometric mean
+        over its seeds, NaN where it has no plan, shape (T,).
+    """
+    of_base = [np.exp(over_seeds(np.log(own.seed_ms))) for own in everyone if own.solver == BASE]
+    base_ms = of_base[0] if of_base else np.full(num_tasks, np.nan)
+    counted = {}
+    for own in everyone:
+        solved_nothing = not np.isfinite(own.seed_ms).any()
+        counted[own.solver] = np.where(own.failed & (not solved_nothing), base_ms, own.seed_ms)
+    return counted, base_ms
+
+
+def _row(
+    results: SolverResults, logs: Floats, base_logs: Floats, bound_ms: Floats, ranks: tuple[int, int] | None
+) -> Row:
     """Return the figures of one solver from logarithms of costs, its own, (seeds, T), and the base's, (T,)."""
-    own = _over_seeds(logs)
+    own = over_seeds(logs)
     interval = None
     if ranks is not None and results.solver != BASE and np.isfinite(base_logs).all():
         interval = mean_interval(own - base_logs)
@@ -136,10 +150,11 @@ def _row(results: SolverResults, logs: Floats, base_logs: Floats, ranks: tuple[i
         seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
         median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
         median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
+        over_bound=math.exp(_mean(own - np.log(bound_ms))),
     )
 
 
-def _over_seeds(logs: Floats) -> Floats:
+def over_seeds(logs: Floats) -> Floats:
     """Return means over the seeds that have a record, NaN where none has, of logs of shape (seeds, T): shape (T,)."""
     known = np.isfinite(logs)
     count = known.sum(axis=0)

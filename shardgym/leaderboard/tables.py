@@ -10,22 +10,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from tabulate import tabulate
 
-from shardgym.arrays import Floats
 from shardgym.costs.base import registered_class
 from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.errors import UnknownNameError
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.ranking import BASE, Ranking, Row
-from shardgym.leaderboard.statistics import MIN_TASKS, performance_profile
+from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.tasks.suites import load_suite, suite_names
 
 FORMATS = {"text": "simple", "md": "github"}
-#: Of performance profiles: a plan may cost so many times the best one.
-FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 
 #: Explains every column and rule.
 PAGE = "docs/boards.md"
@@ -39,13 +35,12 @@ class Column(NamedTuple):
     optional: bool = False  #: left out where no row has a figure
 
 
-def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = False, link: str = PAGE) -> str:
+def render(rankings: Sequence[Ranking], style: str = "text", *, link: str = PAGE) -> str:
     """Return tables with headings and footers.
 
     Args:
         rankings: one per table.
         style: "text" or "md".
-        details: whether a performance profile follows every table.
         link: where columns are explained.
 
     Raises:
@@ -56,11 +51,9 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = 
     heading, bullet = ("## ", "- ") if style == "md" else ("", "")
     parts = []
     for ranking in rankings:
-        table = _table(columns(ranking), style) if ranking.rows else "no solver"
+        table = table_text(columns(ranking), style) if ranking.rows else "no solver"
         lines = "\n".join(bullet + line for line in footer(ranking, link))
         parts.append(f"{heading}{title(ranking)}\n\n{table}\n\n{lines}")
-        if details:
-            parts.append(render_profile(ranking, style))
     return "\n\n".join(parts)
 
 
@@ -81,49 +74,30 @@ def columns(ranking: Ranking) -> list[Column]:
     found = [
         Column("ranks", ["-" if row.ranks is None else "-".join(map(str, sorted(set(row.ranks)))) for row in rows]),
         Column("solver", [row.solver for row in rows]),
-        Column(f"vs {BASE}", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
+        Column(f"vs {BASE}", [figure(row.relative, f"{row.relative:.3f}") for row in rows]),
         Column("95 % interval", [_interval(row) for row in rows], optional=True),
-        Column("failed", [_figure(row.success, f"{100 * (1 - row.success):.3g} %") for row in rows]),
+        Column("failed", [figure(row.success, f"{100 * (1 - row.success):.3g} %") for row in rows]),
         Column("seeds", [_seeds(row) if several else "-" for row in rows], optional=True),
-        Column("mean ms", [_figure(row.mean_ms, f"{row.mean_ms:.{2 if row.mean_ms >= 10 else 4}f}") for row in rows]),
-        Column("time/plan", [_figure(row.median_s, _duration(row.median_s)) for row in rows]),
-        Column("cpu/plan", [_figure(row.median_cpu_s, _duration(row.median_cpu_s)) for row in rows], optional=True),
+        Column("mean ms", [figure(row.mean_ms, f"{row.mean_ms:.{2 if row.mean_ms >= 10 else 4}f}") for row in rows]),
+        Column("time/plan", [figure(row.median_s, duration(row.median_s)) for row in rows]),
+        Column("cpu/plan", [figure(row.median_cpu_s, duration(row.median_cpu_s)) for row in rows], optional=True),
+        Column("over bound", [figure(row.over_bound, f"{row.over_bound:.3f}") for row in rows], optional=True),
         Column("complete", [_completeness(row) for row in rows], optional=True),
     ]
     return [column for column in found if not column.optional or set(column.cells) != {"-"}]
 
 
-def _table(shown: Sequence[Column], style: str) -> str:
+def table_text(shown: Sequence[Column], style: str) -> str:
+    """Return columns as a table of text or Markdown."""
     align = ["left" if column.header == "solver" else "right" for column in shown]
     cells = zip(*(column.cells for column in shown), strict=True)
     headers = [column.header for column in shown]
     return tabulate(cells, headers, FORMATS[style], colalign=align, disable_numparse=True)
 
 
-def _profile(ranking: Ranking) -> tuple[list[str], Floats]:
-    """Return the solvers that have all records, and their performance profiles, shape (n, F)."""
-    complete = [results for results in ranking.results if results.is_complete]
-    shares = performance_profile([own.failing_ms for own in complete], np.array(FACTORS)) if complete else np.zeros(0)
-    return [own.solver for own in complete], shares
-
-
-def render_profile(ranking: Ranking, style: str = "text") -> str:
-    """Return the share of each solver's plans that are near the best of their task."""
-    solvers, shares = _profile(ranking)
-    if not solvers:
-        return "No solver has all records."
-    cells = [
-        Column(f"{factor:g} x", [f"{100 * share:.0f} %" for share in shares[:, number]])
-        for number, factor in enumerate(FACTORS)
-    ]
-    table = _table([Column("solver", solvers), *cells], style)
-    return f"Share of plans within so many times the best of their task:\n\n{table}"
-
-
 def to_dict(ranking: Ranking) -> dict[str, Any]:
     """Return a ranking JSON-ready; figures that do not exist are None."""
     run = ranking.board.run
-    solvers, shares = _profile(ranking)
     return {
         "suite": run.suite,
         "judge": run.judge,
@@ -133,26 +107,27 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
         "num_tasks": run.num_tasks,
         "num_left_out": run.num_tasks - ranking.num_tasks,
         "base": BASE if ranking.has_base else None,
-        "rows": [_json_ready(vars(row)) for row in ranking.rows],
-        "profile": {"factors": FACTORS, "shares": dict(zip(solvers, shares.tolist(), strict=True))},
+        "rows": [json_ready(vars(row)) for row in ranking.rows],
         "footer": footer(ranking),
     }
 
 
-def _json_ready(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Return data with lists for tuples and None for NaN."""
     if isinstance(value, dict):
-        return {name: _json_ready(member) for name, member in value.items()}
+        return {name: json_ready(member) for name, member in value.items()}
     if isinstance(value, tuple):
-        return [_json_ready(member) for member in value]
+        return [json_ready(member) for member in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _figure(value: float, text: str) -> str:
+def figure(value: float, text: str) -> str:
+    """Return what stands in a table for a number: the text, or "-" where it is NaN."""
     return "-" if math.isnan(value) else text
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return e.g. "12 ms" or "1.50 s"."""
     return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2f} s"
 
 
@@ -172,7 +147,7 @@ def _completeness(row: Row) -> str:
 
 def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
     """Return what stands below the table of a ranking; `link` is where columns are explained."""
-    where = f"Columns, ranks and intervals: {link}; performance profiles: shardgym leaderboard --details."
+    where = f"Columns, ranks and intervals: {link}."
     return [_judge(ranking), " ".join(_failures(ranking)), " ".join([*cautions(ranking.board), where])]
 
 
@@ -229,7 +204,7 @@ def cautions(board: Board) -> list[str]:
         (picked, f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}."),
     ]  # fmt: skip
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}
-    return [*_simulated(board), *(sentence for holds, sentence in told if holds), *settings.values()]
+    return [*simulated_caution(board), *(sentence for holds, sentence in told if holds), *settings.values()]
 
 
 def _modelled_exchanges(board: Board) -> str:
@@ -243,7 +218,7 @@ def _modelled_exchanges(board: Board) -> str:
     )
 
 
-def _simulated(board: Board) -> list[str]:
+def simulated_caution(board: Board) -> list[str]:
     """Say what differences by a simulated judge mean, where it was held against measured boards."""
     judge = registered_class(board.run.judge)
     agreement = shipped_agreement(board.run.hardware) if judge is not None and judge.learned else None

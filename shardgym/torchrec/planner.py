@@ -73,10 +73,10 @@ class PlannerSettings:
     #: A registered name, `module:Class`, or a solver. A name stands for a solver that gives each table one kernel and
     #: one cache load factor, as TorchRec does.
     solver: str | Solver = "neuroshard_plus"
-    #: What the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's device
-    #: is a card that it knows, else `roofline`; the log says which.
-    cost: str | CostModel | None = None
-    #: A result of `shardgym compare`, which says at which level the cost, "gpu" or "roofline", counts.
+    #: The cost that the solver may query: a name, or a cost model. By default the modelled cost `gpu` where the
+    #: topology's device is a card that it knows, else `roofline`; the log says which.
+    oracle: str | CostModel | None = None
+    #: A result of `shardgym compare`, which says at which level the oracle, "gpu" or "roofline", counts.
     calibration: str | Path | None = None
     #: Given to the solver.
     seed: int = 0
@@ -105,12 +105,12 @@ class Planned:
     task: ShardingTask
     #: For the task, ours.
     plan: ShardingPlan
-    #: What the planner's cost says of the plan.
+    #: What the oracle says of the plan.
     cost: PlanCost
 
 
 class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
-    """Makes the plan of a `DistributedModelParallel` job with any solver and any cost.
+    """Makes the plan of a `DistributedModelParallel` job with any solver and any oracle.
 
     `DistributedModelParallel` takes the plan, not the planner:
     `DistributedModelParallel(model, plan=planner.collective_plan(model, sharders), sharders=sharders)`.
@@ -121,13 +121,13 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         batch_size: samples of one rank, as TorchRec's planner takes it.
         constraints: TorchRec's, by table; `constraints.py` says what is done with each field. A warning in the log
             says what is not followed.
-        settings: solver, cost, and what else is ours.
+        settings: solver, oracle, and what else is ours.
 
     Attributes:
         last: what the last call of `plan` made, None before; on the first rank alone in a collective plan.
 
     Raises:
-        InputError: no such solver, cost or topology.
+        InputError: no such solver, oracle or topology.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._solver = make_solver(solver) if isinstance(solver, str) else solver
         if isinstance(solver, str) and getattr(self._solver, "row_cuts", False):
             self._solver = make_solver(solver, row_cuts=False)  # which gives parts of a table different kernels
-        cost = settings.cost
-        if cost is None:
-            cost = "gpu" if topology.device in CARDS else "roofline"
-        self._cost = make_cost(cost) if isinstance(cost, str) else cost
+        oracle = settings.oracle
+        if oracle is None:
+            oracle = "gpu" if topology.device in CARDS else "roofline"
+        self._oracle = make_cost(oracle) if isinstance(oracle, str) else oracle
         self._calibration = None if settings.calibration is None else Calibration.of_result(settings.calibration)
         check_int("seed", settings.seed)
         self.last: Planned | None = None
@@ -224,7 +224,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         if settings.strict:
             refuse_remarks(remarks)
         if theirs is not None:
-            remarks += _device_remarks(theirs, topology.device, self._cost)
+            remarks += _device_remarks(theirs, topology.device, self._oracle)
             if settings.reserve is None:
                 remarks += _memory_remarks(task, plan)
         for remark in remarks:
@@ -237,7 +237,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
     def plan_task(self, task: ShardingTask) -> ShardingPlan:
         """Return a plan for a task, as `plan` makes it of a model that nobody gave constraints for.
 
-        A task may say more of its ids than a model and constraints do. Of the planner its solver, cost, seed and time
+        A task may say more of its ids than a model and constraints do. Of the planner its solver, oracle, seed and time
         limit count.
 
         Args:
@@ -246,7 +246,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         Raises:
             NoFeasiblePlanError: the tables do not fit.
         """
-        return self._solved(task, self._calibrated(self._cost), {}, {})[0]
+        return self._solved(task, self._calibrated(self._oracle), {}, {})[0]
 
     def _calibrated(self, cost: CostModel) -> CostModel:
         return cost if self._calibration is None else CalibratedCost(cost, self._calibration)
@@ -289,7 +289,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
 
     def _priced_with(self, sharders: Sharders, task: ShardingTask) -> tuple[CostModel, list[Wish]]:
         """Return the cost that prices what codecs of sharders send, and which of them it does not follow."""
-        cost = self._cost
+        cost = self._oracle
         sizes = bytes_sent(sharders)
         if sizes == {4} or (sizes == {2} and task.precision == "fp16"):
             return cost, []

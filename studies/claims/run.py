@@ -25,20 +25,19 @@ from tabulate import tabulate
 from shardgym.arrays import Floats
 from shardgym.leaderboard import Board, load_boards
 from shardgym.leaderboard.boards import SolverResults
+from shardgym.leaderboard.overall import ALL_SUITES, GPU_SUITES, SUITES
 from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.leaderboard.statistics import mean_interval, mean_ratio
+from shardgym.leaderboard.statistics import mean_interval
 
 ROOT = Path(__file__).parents[2]
-SUITES = ("dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
-GPU_SUITES = ("dlrm4-gpu-v1", "dlrm8-gpu-v1")
 #: Suites whose tasks are alike, taken together where a claim has one rival.
 FAMILIES = {
-    "half full": ("dlrm4-v2", "dlrm8-v2", "wide8-v2"),
-    "tight or unequal": ("tight4-v2", "tight8-v2", "hetero4-v2"),
+    "half full": SUITES["half-full"],
+    "tight or unequal": (*SUITES["tight"], *SUITES["unequal"]),
     "GPUs": GPU_SUITES,
 }
 BOARDS = [
-    *(ROOT / "leaderboards" / f"{suite}-simulator" for suite in SUITES),
+    *(ROOT / "leaderboards" / f"{suite}-simulator" for suite in ALL_SUITES),
     *(ROOT / "leaderboards" / f"{suite}-gpu" for suite in GPU_SUITES),
 ]
 
@@ -144,8 +143,9 @@ def compared(mine: Floats, theirs: Floats) -> dict[str, Any]:
     found: dict[str, Any] = {"tasks": int(both.sum())}
     if not both.any():
         return found | {"here": "no task that both solved"}
-    ratio, interval = mean_ratio(theirs[both], mine[both]), mean_interval(np.log(theirs[both] / mine[both]))
-    shown = {"ahead": f"{ratio - 1:+.1%}", "from": "", "to": ""}
+    logs = np.log(theirs[both] / mine[both])
+    interval = mean_interval(logs)
+    shown = {"ahead": f"{np.exp(logs.mean()) - 1:+.1%}", "from": "", "to": ""}
     if interval is None:
         return found | shown | {"here": "too few tasks"}
     low, high = np.exp(interval.low), np.exp(interval.high)

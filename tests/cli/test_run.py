@@ -29,7 +29,7 @@ def test_run_prints_the_table_and_where_the_results_are(toys, tmp_path, capsys):
         assert solver in out
     assert "records: results/toys-roofline/records.jsonl" in out
     assert "table: results/toys-roofline/table.md" in out
-    assert main(["leaderboard", "--format", "md"]) == 0
+    assert main(["leaderboard", "results", "--format", "md"]) == 0
     assert capsys.readouterr().out == (tmp_path / "results/toys-roofline/table.md").read_text()
 
 

@@ -24,7 +24,7 @@ def test_a_table_has_three_lines_below(tmp_path):
         "lpt, the base, has no cost here.",
         "Failed: 1 of 4 records, which count nothing: who failed has no rank. Fewer than 6 tasks: no ranks, no "
         "intervals.",
-        "Columns, ranks and intervals: docs/boards.md; performance profiles: shardgym leaderboard --details.",
+        "Columns, ranks and intervals: docs/boards.md.",
     ]
 
 

@@ -12,10 +12,9 @@ from shardgym.leaderboard.statistics import (
     clearly_ahead,
     holm,
     mean_interval,
-    mean_ratio,
+    mean_interval_over_suites,
     p_values,
     pareto_front,
-    performance_profile,
     rank_ranges,
 )
 
@@ -50,6 +49,28 @@ def test_of_five_equal_solvers_any_two_are_told_apart_in_five_percent_of_boards_
     if calm:
         logs[:, 0] = 0.0
     assert np.mean([clearly_ahead(board).any() for board in logs]) <= at_most(0.05, boards)
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_an_interval_over_suites_misses_the_mean_in_ten_percent_of_cases_at_most(kind):
+    cases = 200
+    rng = np.random.default_rng(3)
+    found = [mean_interval_over_suites(list(EQUAL[kind](rng, (3, 9)))) for _ in range(cases)]
+    assert np.mean([not interval.contains(0.0) for interval in found]) <= at_most(0.1, cases)
+
+
+def test_an_interval_over_suites_weighs_suites_alike_and_is_the_same_every_time():
+    rng = np.random.default_rng(4)
+    few, many = rng.normal(size=6), rng.normal(size=60) + 10
+    interval = mean_interval_over_suites([few, many])
+    assert interval == mean_interval_over_suites([few, many])
+    assert interval.contains((few.mean() + many.mean()) / 2)
+    # Of one suite it is that of its board; next to one without spread it is half as wide, but for the method.
+    assert mean_interval_over_suites([few]) == mean_interval(few)
+    half = mean_interval_over_suites([many, np.zeros(6)])
+    own = mean_interval(many)
+    assert half.high - half.low == pytest.approx((own.high - own.low) / 2, rel=0.1)
+    assert mean_interval_over_suites([few[:5], many]) is None
 
 
 @pytest.mark.parametrize("tasks", [6, 11, 20])
@@ -100,11 +121,6 @@ def test_who_is_clearly_ahead_is_cheaper():
     assert np.argwhere(ahead).tolist() == [[1, 0], [1, 2]]
 
 
-def test_the_mean_ratio_is_geometric():
-    assert mean_ratio(np.array([1.0, 8.0]), np.array([2.0, 4.0])) == pytest.approx(1.0)
-    assert math.isnan(mean_ratio(np.array([]), np.array([])))
-
-
 def cost(total_ms, error_ms=0.0):
     """Return a cost with a standard error in ms."""
     return PlanCost([[0, total_ms, 0, 0, 0]], "lab-cost", "1", "lab", noise=error_ms / total_ms)
@@ -130,13 +146,6 @@ NONE = PlanCost(infinite(1), "lab-cost", "1", "lab", reason="too large")
 )
 def test_best_is_what_no_other_ties_with(costs, expected):
     assert tie_marks(costs) == expected
-
-
-def test_a_performance_profile_is_relative_to_the_best_plan_of_each_task():
-    """Best plans cost 1 and 4; the second solver is at 1.5 and 1 times these, the third failed once."""
-    costs = [np.array([[1.0, 8.0]]), np.array([[1.5, 4.0]]), np.array([[np.inf, 4.4]])]
-    shares = performance_profile(costs, np.array([1.0, 1.1, 1.5, 2.0]))
-    assert shares.tolist() == [[0.5, 0.5, 0.5, 1.0], [0.5, 0.5, 1.0, 1.0], [0.0, 0.5, 0.5, 0.5]]
 
 
 def test_the_pareto_front_has_whom_nobody_dominates():

@@ -1,13 +1,16 @@
 """The tool that writes what is generated in pages: what it changes, what it says, and what it counts."""
 
 import lzma
+import re
 import shutil
 
 import pytest
+from board_toys import board_of
 
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
+from shardgym.leaderboard import BASE
 
 STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -->\n"
 
@@ -56,7 +59,7 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert not (board / "README.md").exists()
     assert tool.main([]) == 0  # a new board
     text = (board / "README.md").read_text()
-    assert text.startswith("# quick-v1-fbgemm\n\n<!-- details: leaderboards/quick-v1-fbgemm -->\n\n**quick-v1: ")
+    assert text.startswith("# quick-v1-fbgemm\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\n\n**quick-v1: ")
     assert "neuroshard_plus" in text
 
 
@@ -76,3 +79,23 @@ def test_a_block_of_a_page_is_filled(tool, tmp_path):
     assert "|       26 | 0.500 |" in page.read_text()
     with pytest.raises(InputError, match="has no block <!-- costs -->"):
         tool.fill(page, "costs", [])
+
+
+def test_overall_tables_and_lists_of_boards_go_into_pages(tool, page, tmp_path, monkeypatch):
+    boards = tmp_path / "leaderboards"
+    ones = [1.0] * 6
+    measured = {"suite": "dlrm4-v2", "judge": "fbgemm"}
+    boards.mkdir()
+    board_of(boards / "dlrm4-v2-fbgemm", {BASE: ones, "torchrec": [2.0] * 6}, **measured)
+    board_of(boards / "dlrm4-v2-simulator", {BASE: ones, "dreamer": ones}, **measured | {"judge": "simulator"})
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    blocks = ["overall: all", "overall: measured", "boards: leaderboards"]
+    page.write_text("".join(f"<!-- {block} -->\n<!-- end -->\n" for block in blocks))
+    assert tool.main([str(page)]) == 0
+    every, scored, links, _ = page.read_text().split("<!-- end -->\n")
+    assert ("| dreamer " in every, "| dreamer " in scored) == (True, False)
+    assert "rating of its own, made of figures for GPUs and their links, and queries no oracle: [TorchRec](" in scored
+    row = "| `dlrm4-v2` | [6 tasks by fbgemm](leaderboards/dlrm4-v2-fbgemm/README.md) | [6 tasks by simulator]("
+    assert row in re.sub(" +", " ", links)
+    page.write_text("<!-- overall: some -->\n<!-- end -->\n")
+    assert tool.main([str(page)]) == InputError.exit_code

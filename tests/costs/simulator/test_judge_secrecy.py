@@ -86,7 +86,7 @@ def test_runs_and_checks_take_an_oracle_and_a_judge_for_what_they_are(model, ora
     same = make_cost("simulator", weights=model)
     with pytest.raises(InputError, match="judge 'simulator' has the weights of the oracle"):
         evaluate(suite, ["random"], out=tmp_path, judge=same, oracle=oracle)
-    with pytest.raises(InputError, match="cost 'simulator' has role 'judge', which is for scoring"):
+    with pytest.raises(InputError, match="oracle 'simulator' has role 'judge', which is for scoring"):
         check_solver("random", judge)
     track = Track(CostChoice("simulator", settings), CostChoice("roofline"))
     (record,) = evaluate(suite, ["random"], out=tmp_path, track=track)

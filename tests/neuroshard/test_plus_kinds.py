@@ -209,7 +209,7 @@ def test_where_columns_find_no_room_what_is_heavy_stays_in_its_node():
 def test_equal_tables_beside_many_replicas_are_cut_until_all_devices_are_about_equally_wide():
     """No single cut brings anything, as several devices are the widest."""
     task = load_suite("published-v1")[14]
-    plan = NeuroShardPlus(8).solve(task, COSTS["gpu"])
+    plan = NeuroShardPlus().solve(task, COSTS["gpu"])
     replicated = [table for table in task.tables if plan.kind_of(table.name, task) == "data_parallel"]
     assert len(replicated) >= task.num_tables // 4
     kinds = ("table_wise", "column_wise", "table_column_wise")

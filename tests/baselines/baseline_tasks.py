@@ -16,7 +16,7 @@ VARIED = [(1000 * (1 + i * 5 % 7), 8 * 2 ** (i % 3), 2.0 + i * 7 % 11) for i in 
 
 
 #: Settings of the learned solvers with which a step takes milliseconds.
-_GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 16, "tasks": 2, "episodes": 4}
+_GROUPS = {"imitation_steps": 1, "imitation_updates": 2, "imitated": 4, "tasks": 2, "episodes": 4}
 QUICK = {
     "dreamshard": {"policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20,
                    "cost_batch": 16, "update_tasks": 4, "update_episodes": 4},

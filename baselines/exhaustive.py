@@ -1,7 +1,5 @@
 """Exhaustive search of tiny tasks: every plan, but for those that differ in the numbers of equal devices alone."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """FlexShard: rows of every table in tiers by how likely they are, and where tiers are cut."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

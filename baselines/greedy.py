@@ -1,7 +1,5 @@
 """Rules for whole tables: at random, the costliest first (DreamShard: `sharders.py`; Graham 1969), differencing."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import heapq

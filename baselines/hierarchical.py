@@ -1,7 +1,5 @@
 """Tables to nodes first, then whole, by columns or by rows over the devices of their node, as ZionEX does it."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Searches: random plans, changes that make a plan cheaper, simulated annealing, and halvings as long as they help."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

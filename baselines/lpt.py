@@ -1,7 +1,5 @@
 """Longest processing time first with cuts by columns, where they are needed or balance."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Measured rerank: a solver's best plans by the oracle, measured, and the best of these."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Tables cut evenly by rows over all devices where that pays, the others by columns."""
 
-from __future__ import annotations
-
 from neuroshard.plus.solver import NeuroShardPlus
 
 

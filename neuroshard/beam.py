@@ -1,7 +1,5 @@
 """The outer search: a beam over column plans, and the constants of the published search."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, fields
 

@@ -1,7 +1,5 @@
 """How functions of the searches are compiled, where machine code is kept, and saying that it takes a while."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging

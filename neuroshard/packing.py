@@ -1,7 +1,5 @@
 """Packing: column plans and placements by memory alone, where the searches find none."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from neuroshard.shard_table import ShardTable, plan_of, units_of

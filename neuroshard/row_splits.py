@@ -1,7 +1,5 @@
 """Ways to split the rows of one table between a device's memory and its host's, cheapest per byte first."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple

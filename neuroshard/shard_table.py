@@ -3,8 +3,6 @@
 Both searches know a shard as a row of this table. Where its columns begin is settled when a plan is made of it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence

@@ -1,7 +1,5 @@
 """NeuroShard: the published search as a solver, and what it shares with NeuroShardPlus around a search."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math

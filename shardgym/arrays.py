@@ -1,7 +1,5 @@
 """Types of NumPy arrays, whose shapes are in docstrings, and arrays that grow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ measure. A job says what to do, and its answer is plain data. Only the process t
 worker which is lost has recorded nothing: its job is done once more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing.util
 import os

@@ -4,8 +4,6 @@ Every message is one line: the value, what was expected, what to do. The command
 with `exit_code`: 2 for bad usage or input, 1 for a result that failed.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import operator

@@ -3,8 +3,6 @@
 After a kill only the last line of a file of lines can be cut off, and a reader sees that.
 """
 
-from __future__ import annotations
-
 import lzma
 import os
 import tempfile

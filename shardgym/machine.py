@@ -1,7 +1,5 @@
 """What a result was made with: versions, processor, cores, memory, commit and time, told without importing packages."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

@@ -1,7 +1,5 @@
 """Progress on standard error: bars in a terminal, and log lines above them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys
@@ -12,7 +10,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 
-def progress_bar(*, shown: bool, **options: Any) -> tqdm[Any]:
+def progress_bar(*, shown: bool, **options: Any) -> "tqdm[Any]":
     """Return a bar of tqdm, with these options of it, that shows in a terminal and only if `shown`."""
     return tqdm(disable=None if shown else True, **options)
 

@@ -6,8 +6,6 @@ fields that do not have their defaults: a field that is added, with a default, c
 as it is as long as the `schema` does.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

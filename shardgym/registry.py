@@ -1,7 +1,5 @@
 """Classes by name: registered as entry points, or given as `module:Class`."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """AutoShard as a solver, and how it learns: actors play episodes, a learner updates the network that they play with."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DreamShard as a solver: its policy network, episodes in the estimated decision process, and how it learns."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, ClassVar, NamedTuple
 

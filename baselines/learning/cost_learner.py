@@ -1,7 +1,5 @@
 """DreamShard's cost network, and CostLearner, which fits it to priced plans and trains a network that uses it."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """PolicySolver: a trained policy as a solver, whatever library trained it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """LearnedSolver: the base class of solvers that are fitted before they solve."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """The training loop of learned solvers: steps, validation, a learning curve, and checkpoints that outlive a kill."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import io

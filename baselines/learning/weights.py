@@ -1,7 +1,5 @@
 """Files of a learned solver: weights as safetensors, a card as JSON, and which of those in the package serve a task."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

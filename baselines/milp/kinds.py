@@ -1,7 +1,5 @@
 """What a table may become, what each of these kinds adds to a step, and exchanges of a step as lines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """What is where: kinds and places of all tables as variables, over single devices or over groups of equal ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -17,8 +17,6 @@ in which no single piece does either: narrow pieces of a busy table repeat its i
 which the answer is not no. Groups of each size have a program of their own.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The mixed-integer program of a step, over single devices or over groups of equal ones, solved by HiGHS."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Milp: kinds, cuts and places of all tables by mixed-integer programs, with a proven gap."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

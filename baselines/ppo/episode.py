@@ -4,8 +4,6 @@ In the first episode the valid action with the highest score always wins: its pl
 environment which the policy was trained in. In the others actions are drawn, with scores as logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ A policy that starts from chance gives up halving before it can place: halves pa
 imitates first.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """SetNetwork as a policy of sb3-contrib. Needs the extra `rl`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """SetNetwork: scores every action of an environment, and treats devices as a set; in torch, and in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

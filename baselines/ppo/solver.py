@@ -1,7 +1,5 @@
 """`ppo`, `ppo_columns`, `ppo_any`: policies over devices that play the native vector environments."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """RecShard's local search: which device holds which tables, and which of their rows are in its memory."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

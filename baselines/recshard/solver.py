@@ -1,7 +1,5 @@
 """RecShard as a solver, and its mixed-integer program: a device for every table, and how much of it is there."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """SurCo's networks: surrogate costs, a differentiable assignment by them, and DreamShard's cost network as the loss."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """SurCo as a solver, and how it learns: collect costs, fit the cost network, improve the surrogate network, again."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 

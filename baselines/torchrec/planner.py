@@ -3,8 +3,6 @@
 Importing this module imports TorchRec.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """TorchRec's planner as solvers: by default, with its perf-sorted partitioner, and the best of several widths."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Every change of one table is priced as if all devices did the same. Those that b
 exchanges of its own start up. What they lead to is priced device by device, and from the best it goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Groups of 2D parallelism: which sizes there may be, and the search for a plan as one on the devices of one group."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Which tables devices share, by rows or as replicas, from plan to plan: one table changes how it is sharded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The linear model of a cost that moves are found by, and fitting it to prices."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

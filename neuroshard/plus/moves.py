@@ -8,8 +8,6 @@ Compiled functions have plain loops over few arrays, and write to arrays that th
 than records, array expressions and new arrays.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ A step takes the slowest node's compute and what it sends to others, and in the 
 the widest one. Devices of a node here are those of a domain of fast links.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ To start from, tables are cut evenly until no piece is too much, and pieces plac
 kick takes tables off their devices, cuts them anew and places them again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pricing: times of devices and whole plans from added vectors of their shards, and what the search minimises."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """The search of NeuroShardPlus from plan to plan: over columns, and over what devices share beside them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """NeuroShardPlus as a solver: local search from constructed placements."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

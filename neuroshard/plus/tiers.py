@@ -4,8 +4,6 @@ A device that holds some columns of some tables has one best way to use its memo
 time per byte. So searches choose columns and devices as ever, and this says which rows are where, and prices them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

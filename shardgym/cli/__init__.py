@@ -4,8 +4,6 @@ Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted, 14
 says why. With SHARDGYM_DEBUG=1 in the environment, an error that nobody foresaw shows its traceback instead.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

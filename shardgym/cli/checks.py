@@ -1,7 +1,5 @@
 """list, check-solver: what there is, and whether a solver is as it should be."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

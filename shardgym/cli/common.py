@@ -1,7 +1,5 @@
 """What commands have in common: options, how tasks, costs and solvers are named, and what is printed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

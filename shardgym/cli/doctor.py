@@ -1,7 +1,5 @@
 """`shardgym doctor`: what this machine can measure, with which versions, and what is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import signal

@@ -1,7 +1,5 @@
 """Plans as files: as ShardGym writes them, one device per table in JSON, or one line per shard in CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

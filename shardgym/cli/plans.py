@@ -1,7 +1,5 @@
 """measure, plan show, plan diff: what plans for a task cost, and what is in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

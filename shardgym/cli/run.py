@@ -1,7 +1,5 @@
 """run, leaderboard, verify: solvers on a suite, what came of it as tables and pages, and stored plans scored again."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """solve: one plan for one task."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

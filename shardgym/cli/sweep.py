@@ -1,7 +1,5 @@
 """sweep: what a model's embeddings would take on other GPUs, and on other numbers of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """import-tables: tasks and pools from files of tables, and from files of ids."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import get_args

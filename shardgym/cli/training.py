@@ -1,7 +1,5 @@
 """collect, pretrain, fit: measured samples, the simulator that is trained on them, and learned solvers."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """CostModel: the interface of everything that can say what a plan costs; `make_cost` makes one."""
 
-from __future__ import annotations
-
 import abc
 import inspect
 from collections.abc import Sequence

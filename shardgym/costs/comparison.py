@@ -6,8 +6,6 @@ cost gets wrong of all plans of a task alike does not count. `tools/difference_e
 `difference_errors.json`; a cost of another version than those of the file has an error that is not known.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

@@ -12,8 +12,6 @@ uses it, and so does the measured one where a machine has fewer devices than the
 kinds work at the same time, so a device needs as long as the busiest direction of its busier kind of link.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

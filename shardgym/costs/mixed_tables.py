@@ -1,7 +1,5 @@
 """Tasks whose tables differ in more than sizes and ids, and what costs say of them."""
 
-from __future__ import annotations
-
 from shardgym.errors import InputError
 from shardgym.tasks.task import ShardingTask
 

@@ -1,7 +1,5 @@
 """What times depend on: keys of shards, their loads, and plans as arrays of shards and devices."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from typing import NamedTuple

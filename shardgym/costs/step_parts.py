@@ -1,7 +1,5 @@
 """What a complete step takes on the CPU besides the kernels: packing and grouping ids, joining and packing values."""
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -13,8 +13,6 @@ An error of 1e-14 changes a quantized number where it is that near to the middle
 hundred million numbers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from shardgym.arrays import Floats

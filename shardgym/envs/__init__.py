@@ -1,7 +1,5 @@
 """Gymnasium environments over sharding tasks, registered by string entry points: nothing heavy is loaded for that."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """AdditiveScorer: costs of placements whose cost is additive, so that one more shard takes one addition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

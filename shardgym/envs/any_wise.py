@@ -1,7 +1,5 @@
 """The environment of all kinds of sharding that TorchRec runs, and its native vector form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shardgym.costs.base import CostModel

@@ -1,7 +1,5 @@
 """The single environments. Each is a `Game` with one row: the rules are written once, for any number of episodes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self

@@ -1,7 +1,5 @@
 """Features of shards, of empty devices and of what is left to place: shares or logarithms in [0, 1]."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rules of the environments for N episodes at once: the effect of actions, rewards, and how episodes end."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

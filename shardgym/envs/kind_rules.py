@@ -1,7 +1,5 @@
 """The rules of shards with several holders: which cuts by rows and replicas are valid, and where they fit."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

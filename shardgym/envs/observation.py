@@ -1,7 +1,5 @@
 """Observations of placements, their layout and their spaces."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Placements: which shards are on which devices and which wait, for N episodes at once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints

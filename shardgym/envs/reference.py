@@ -10,8 +10,6 @@ and where memory is tight it is no plan but what one would cost without that. A 
 are loose by different factors on different tasks: a return near -1 would not mean the same everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

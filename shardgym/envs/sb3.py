@@ -3,8 +3,6 @@
 Needs the extra `rl`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

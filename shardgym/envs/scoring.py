@@ -1,7 +1,5 @@
 """PlanScorer: costs of complete placements, many at once, in few calls of the cost model."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """ShardCatalog: the static figures of tasks and their shards, as arrays."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

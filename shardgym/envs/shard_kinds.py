@@ -5,8 +5,6 @@ piece for each in their order; and all column blocks of a table over as many. So
 cut by rows and the first holder, and a shard that is cut by rows stays one shard of an episode until it is placed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

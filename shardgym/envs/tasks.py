@@ -1,7 +1,5 @@
 """The task of an episode: given by `options` of `reset`, or drawn from a suite, a list or a pool; training tasks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, overload

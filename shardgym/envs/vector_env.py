@@ -1,7 +1,5 @@
 """The native vector environments: N episodes are the rows of one `Game`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ Each task has something that trips a solver. A solver is asked twice with the sa
 once with another seed; every call is watched, and held against every rule.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes

@@ -1,7 +1,5 @@
 """The best plan so far, and how long the search for a better one may take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

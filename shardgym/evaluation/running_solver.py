@@ -6,8 +6,6 @@ for it. An oracle that measures has processes and devices of its own, so that so
 Time is taken here, from the question to the answer, and processor time from the system.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

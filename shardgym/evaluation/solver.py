@@ -1,7 +1,5 @@
 """Solver: the interface of everything that makes plans, and how solvers are made and called."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

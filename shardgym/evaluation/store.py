@@ -1,7 +1,5 @@
 """Store: the records of one folder, which a run adds to."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import time

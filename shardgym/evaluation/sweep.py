@@ -4,8 +4,6 @@ The solver asks the cost `gpu`, which also judges its plans. Of each plan: the t
 holds it up, and, where the rest of the model and prices are known, what samples cost.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence

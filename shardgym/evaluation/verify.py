@@ -1,7 +1,5 @@
 """verify: every stored plan is checked against its task and scored again."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

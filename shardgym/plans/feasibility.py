@@ -1,7 +1,5 @@
 """What makes a plan infeasible, and whether a task can have a plan at all: one sentence for each problem."""
 
-from __future__ import annotations
-
 import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

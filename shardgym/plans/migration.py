@@ -5,8 +5,6 @@ one that shares its fast links if there is any, and among those the one that has
 their optimiser state.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """ShardingPlan: which piece of which table is on which devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

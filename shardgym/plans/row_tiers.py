@@ -1,7 +1,5 @@
 """Rows of tables in tiers: copies on all devices, on one of every node, and rows on one device, as shards of a plan."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple

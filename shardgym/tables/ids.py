@@ -1,7 +1,5 @@
 """The ids of one batch of one table: drawn, reproducible from a seed, and counted; or counted as expected, undrawn."""
 
-from __future__ import annotations
-
 import functools
 import math
 import zlib

@@ -4,8 +4,6 @@ Both follow from what `EmbeddingTable.ids` says of the order of rows. Where it s
 knowing how popular rows lie, every range gets its fair share.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

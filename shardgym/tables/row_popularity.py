@@ -4,8 +4,6 @@ Both follow from the law of a table's ids. Where ids are recorded and nobody kno
 reuse histogram says, and otherwise all alike.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Tables and pools made from streams of ids, and streams drawn from tables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data set of pre-training: what is read together, from whom it is kept, and at which pace it was measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

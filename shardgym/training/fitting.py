@@ -1,7 +1,5 @@
 """Fitting a simulator: an analytic sum, a network that corrects it, and lines for other parts of a step."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

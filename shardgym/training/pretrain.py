@@ -3,8 +3,6 @@
 A card says how good a simulator is on measurements it never saw, against what one measurement says about another.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

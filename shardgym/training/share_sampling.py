@@ -4,8 +4,6 @@ A task is drawn anew as its suite draws them: for the oracle and the judge from 
 from the test halves. Plans are balanced as searches leave them, from well to badly.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Literal

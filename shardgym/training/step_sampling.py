@@ -5,8 +5,6 @@ Tables are of the pool in two of three tasks, else made for their task alone. Th
 half of the pool, tests the test half; names of made tables say role, seed and task.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import get_args

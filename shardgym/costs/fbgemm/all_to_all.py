@@ -6,8 +6,6 @@ time. So an exchange takes up to twice as long, as ranks happen to arrive. Links
 at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ and on CUDA where there are as many GPUs as devices. With fewer GPUs the kernels
 (`kernels.py`), and exchanges are modelled.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import threading

@@ -1,7 +1,5 @@
 """Measuring on one GPU: CUDA events, the cache flushed before every timed phase, the host kept ahead of the GPU."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

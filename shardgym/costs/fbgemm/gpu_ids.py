@@ -3,8 +3,6 @@
 A host takes minutes for the batches of large tasks. The same seed gives other ids than on the host, of the same law.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

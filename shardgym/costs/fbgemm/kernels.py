@@ -1,7 +1,5 @@
 """The process that times kernels of shard sets, on a core or on a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

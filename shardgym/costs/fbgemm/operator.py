@@ -1,7 +1,5 @@
 """FBGEMM's fused embedding operator for the shards of one device, on the CPU and on a GPU, and the ids it is fed."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -6,8 +6,6 @@ longer as the machine's work does: a cost measured at another pace is the same c
 `PlanCost.at_pace`.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Rounds of measurements: their order, their summary in one number, and its standard error."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TypeVar

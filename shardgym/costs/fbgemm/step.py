@@ -17,8 +17,6 @@ modelled, by a link model that prices the bytes which each device really sent (`
 a device waits follows from the work of all devices, and not from who was disturbed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

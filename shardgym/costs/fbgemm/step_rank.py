@@ -5,8 +5,6 @@ touch new pages in every step. A training process has freed large blocks before,
 rank does that first.
 """
 
-from __future__ import annotations
-
 import datetime
 import gc
 import os

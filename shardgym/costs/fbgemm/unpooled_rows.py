@@ -5,8 +5,6 @@ ranks with the samples, which put those of a table cut by rows into the order of
 by side. There is an all-to-all for each sharding type, all under way at once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

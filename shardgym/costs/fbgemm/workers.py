@@ -1,7 +1,5 @@
 """Processes that measure: the ranks of complete steps, one per device, or the one that times kernels."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """GPU cards by name: what their data sheets say, and what of it was measured and published."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shardgym.errors import UnknownNameError

@@ -20,8 +20,6 @@ Topologies here are those of data sheets, as tasks have them or `shardgym.costs.
 and not those of `exchange_topology`: rings get other shares of links than all-to-alls.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

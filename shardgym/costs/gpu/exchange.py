@@ -31,8 +31,6 @@ is published of it, 14 % and 26 % of a step, is of unpooled tables. Finding dist
 are needed, is not counted: it is the same for all plans.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ host's own bandwidth are not modelled, nor is a pipeline that fetches the rows o
 rows are of one source.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

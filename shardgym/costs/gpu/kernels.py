@@ -18,8 +18,6 @@ Rates are shares of what a card can do (`cards.py`), the same for all cards: `Ke
 to published measurements by `python benchmarks/published_gpu/run.py --fit`.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from enum import IntEnum

@@ -10,8 +10,6 @@ for one: each device takes its own sum. A cost that has no ids does not say whic
 without the wait, pooled values take about as long forward as their gradients take backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Plans as text: one plan with its bottleneck, or two, side by side."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections import Counter

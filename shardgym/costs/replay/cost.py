@@ -1,7 +1,5 @@
 """ReplayCost: streams of ids replayed through plans, the bytes on every link counted, and their time modelled."""
 
-from __future__ import annotations
-
 import functools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """How many ids of every device's samples fall into ranges of a table's rows: counted in a stream, or as expected."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What one batch makes the devices of a plan send and look up, counted shard by shard."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The time that a tally takes on links, and how much of it crosses which kind of link."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

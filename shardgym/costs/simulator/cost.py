@@ -1,7 +1,5 @@
 """SimulatorCost: the learned cost model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """How likely it is, by the training data, what a device holds: a kernel density over `device_vectors`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What lies next to trained weights: a card (what they were trained on) and how well they rank measured plans."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal

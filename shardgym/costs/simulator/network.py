@@ -18,8 +18,6 @@ A network knows two contexts, see `CONTEXTS`. What it learned of kernels alone a
 once, over `Ops`: torch trains it, NumPy serves it in double precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

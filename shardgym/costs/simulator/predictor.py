@@ -7,8 +7,6 @@ kernels alone have no other work, and exchanges by the task's topology.
 Everything that asks the simulator goes through here: `SimulatorCost.evaluate`, environments and searches.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

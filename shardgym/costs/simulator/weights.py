@@ -1,7 +1,5 @@
 """Files of simulator weights: reading, writing, and finding those that ship with the package."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 13
 population on purpose. Nothing that ships was trained on it.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

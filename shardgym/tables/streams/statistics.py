@@ -6,8 +6,6 @@ DataSketches (the extra `sketches`) in 50 MiB, whatever they hold: the rows that
 items sketch (Misra-Gries), the number of distinct rows by HyperLogLog.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, NamedTuple
 

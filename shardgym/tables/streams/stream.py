@@ -1,7 +1,5 @@
 """Streams of ids: batches of ids by feature, read from files, and what is counted in them."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

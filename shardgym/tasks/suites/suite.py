@@ -1,7 +1,5 @@
 """Suite: a versioned list of tasks with its judge and its oracle, and how one is loaded."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -46,7 +46,13 @@ class Exhaustive(IncumbentSearch):
         """
         task = run.task
         parts = [self._parts_of(table.embedding_dim) for table in task.tables]
-        self._check_size(task, parts)
+        count = math.prod(math.comb(task.num_devices + n - 1, n) for n in parts)
+        if count > self.limit:
+            number = f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"
+            raise InputError(
+                f"{task.num_tables} tables on {task.num_devices} devices have {number} placements, more than the limit "
+                f"of {self.limit:,}: exhaustive search is for tiny tasks; use another solver, or raise limit"
+            )
         shards = [
             Shard(table.name, (0, table.num_embeddings), (0, table.embedding_dim // count * taken), (0,))
             for table, count in zip(task.tables, parts, strict=True)
@@ -72,15 +78,6 @@ class Exhaustive(IncumbentSearch):
         units = columns // COLUMN_UNIT
         return max(count for count in range(1, min(self.parts, units) + 1) if units % count == 0)
 
-    def _check_size(self, task: ShardingTask, parts: list[int]) -> None:
-        count = math.prod(math.comb(task.num_devices + n - 1, n) for n in parts)
-        if count > self.limit:
-            number = f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"
-            raise InputError(
-                f"{task.num_tables} tables on {task.num_devices} devices have {number} placements, more than the limit "
-                f"of {self.limit:,}: exhaustive search is for tiny tasks; use another solver, or raise limit"
-            )
-
 
 def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
     """Return parts of each table on each device, (P, D, T): all that fit, up to the order of equal devices."""
@@ -92,15 +89,14 @@ def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
     room = memory[None]
     equal = same_kind[None]
     for table, count in zip(task.tables, parts, strict=True):
-        options = _compositions(count, len(order))
-        sizes = [
-            0,
-            *(
-                task.block_bytes(table, table.num_embeddings, table.embedding_dim // count * n)
-                for n in range(1, count + 1)
-            ),
-        ]
-        left = room[:, None] - np.array(sizes)[options]
+        # All ways to give the parts to devices, shape (O, D).
+        ways = list(itertools.combinations_with_replacement(range(len(order)), count))
+        options = np.zeros((len(ways), len(order)), dtype=np.int64)
+        for taken in np.array(ways, dtype=np.int64).T:
+            options[np.arange(len(ways)), taken] += 1
+        columns = table.embedding_dim // count
+        sizes = [task.block_bytes(table, table.num_embeddings, columns * n) for n in range(1, count + 1)]
+        left = room[:, None] - np.array([0, *sizes])[options]
         falling = options[:, :-1] >= options[:, 1:]
         kept, option = np.nonzero((left >= 0).all(axis=2) & (falling | ~equal[:, None]).all(axis=2))
         chosen = options[option]
@@ -123,12 +119,3 @@ def _interchangeable(task: ShardingTask) -> tuple[Ints, Bools]:
     order = sorted(range(task.num_devices), key=lambda device: (kinds[device], device))
     same = [kinds[a] == kinds[b] for a, b in itertools.pairwise(order)]
     return np.array(order, dtype=np.int64), np.array(same, dtype=np.bool_)
-
-
-def _compositions(count: int, devices: int) -> Ints:
-    """Return all ways to give `count` equal parts to devices, shape (O, D)."""
-    ways = list(itertools.combinations_with_replacement(range(devices), count))
-    options = np.zeros((len(ways), devices), dtype=np.int64)
-    for taken in np.array(ways, dtype=np.int64).T:
-        options[np.arange(len(ways)), taken] += 1
-    return options

@@ -59,7 +59,12 @@ def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
         kept &= np.isin(first, [0, rows]) & np.isin(last, [0, rows])
     first = first[kept]
     last = last[kept]
-    asked = _asked(task, table, grid)
+    # How often a device asks for one of the first rows, for each number of them.
+    if task.dedup_ids and not table.is_pooled:
+        asked = distinct_by_range(table, task.batch_size, grid, 1 / task.num_devices)
+    else:
+        asked = task.batch_size / task.num_devices * table.pooling_factor * access_by_range(table, grid)
+    asked = np.concatenate([[0.0], np.cumsum(asked)])
     of_first, of_last = (asked[np.searchsorted(grid, cut)] for cut in (first, last))
     in_nodes = of_last - of_first
     elsewhere = asked[-1] - of_last
@@ -88,15 +93,6 @@ def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
         others,
         held * task.block_bytes(table, rows, table.embedding_dim) / rows,
     )
-
-
-def _asked(task: ShardingTask, table: EmbeddingTable, grid: Ints) -> Floats:
-    """Return how often a device asks for one of the first rows, for each number of them, shape (n,)."""
-    if task.dedup_ids and not table.is_pooled:
-        asked = distinct_by_range(table, task.batch_size, grid, 1 / task.num_devices)
-    else:
-        asked = task.batch_size / task.num_devices * table.pooling_factor * access_by_range(table, grid)
-    return np.concatenate([[0.0], np.cumsum(asked)])
 
 
 def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[Tiers] | None:

@@ -123,10 +123,6 @@ class DeviceLoads:
         self.sums = torch.zeros(*memory_bytes.shape, LATENT)
         self.used = torch.zeros_like(memory_bytes)
 
-    def fits(self, sizes: Tensor) -> Tensor:
-        """Return which devices have room for tables of these bytes, shape (N,) becomes (N, D)."""
-        return self.used + sizes[:, None] <= self._memory_bytes
-
     def loads(self, rows: Tensor) -> Tensor:
         """Return predicted costs over the even share, and bytes over capacity, shape (n, D, 2)."""
         used = self.used[rows]

@@ -69,7 +69,11 @@ class AutoShardLearner(Learner):
         chosen = torch.from_numpy(rng.integers(len(self._tasks), size=settings.updates * settings.tasks))
         batch = self._batch.take(chosen)
         played = play(self.network, self._envs, [self._tasks[n] for n in chosen.tolist()], batch, torch_generator(rng))
-        self._remember(chosen[played.task], played)
+        complete = torch.tensor([cost is not None for cost in played.costs])
+        found = [self._device_ms(cost.per_device[None]) for cost in played.costs if cost is not None]
+        self.oracle.queries += len(found)
+        if found:
+            self._keep(chosen[played.task][complete], played.table_devices()[complete], torch.cat(found))
         per_update = settings.tasks * settings.episodes
         figures = [
             self._update(played.part(slice(first, first + per_update)), batch, rng)
@@ -90,14 +94,6 @@ class AutoShardLearner(Learner):
             raise InputError("tasks: no random plan of any of them has a cost, so there is nothing to learn from")
         exists = self._batch.device_mask[self.replay["task"]]
         self.network.unit_ms.copy_(self.replay["ms"][exists].mean().clamp(min=1e-6))
-
-    def _remember(self, tasks: Tensor, played: Episodes) -> None:
-        """Keep the plans of episodes; the tasks of all of them are given."""
-        complete = torch.tensor([cost is not None for cost in played.costs])
-        found = [self._device_ms(cost.per_device[None]) for cost in played.costs if cost is not None]
-        self.oracle.queries += len(found)
-        if found:
-            self._keep(tasks[complete], played.table_devices()[complete], torch.cat(found))
 
     def _device_ms(self, per_device: Floats) -> Tensor:
         """Return what the cost layers learn of plans, 0 where a device is missing: (n, d, 4) becomes (n, D)."""

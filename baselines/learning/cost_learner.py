@@ -13,7 +13,6 @@ from baselines.learning.encoder import (
     FeatureScale,
     TableEncoder,
     TaskBatch,
-    max_over_devices,
     mlp,
     sum_per_device,
 )
@@ -58,7 +57,8 @@ class CostNetwork(nn.Module):
 
     def overall_ms(self, sums: Tensor, device_mask: Tensor) -> Tensor:
         """Return the costs of plans: sums of every device (B, E, D, 32) and devices that exist (B, D) become (B, E)."""
-        overall: Tensor = self.overall(max_over_devices(sums, device_mask))
+        # Sums of latents are not negative.
+        overall: Tensor = self.overall((sums * device_mask[:, None, :, None]).amax(dim=2))
         return overall[..., 0] * self.unit_ms[-1]
 
     def table_ms(self, features: Tensor) -> Tensor:

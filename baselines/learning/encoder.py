@@ -156,11 +156,6 @@ def sum_per_device(latents: Tensor, devices: Tensor, num_devices: int) -> Tensor
     return torch.einsum("betd,btk->bedk", on_device(devices, num_devices), latents)
 
 
-def max_over_devices(values: Tensor, device_mask: Tensor) -> Tensor:
-    """Return the maximum over the devices that exist of what is not negative: (B, E, D, K) becomes (B, E, K)."""
-    return (values * device_mask[:, None, :, None]).amax(dim=2)
-
-
 class Linear(NamedTuple):
     """A linear layer: shape (inputs, outputs), and (outputs,)."""
 

@@ -1,5 +1,6 @@
 """PolicySolver: a trained policy as a solver, whatever library trained it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -52,13 +53,13 @@ def scores_of(policy: Any) -> Scores:
     """
     inner = getattr(policy, "policy", policy)  # of an algorithm of stable-baselines3
     if callable(getattr(inner, "obs_to_tensor", None)):
-        score: Callable[[Observations], Any] = _stable_baselines(inner)
+        score: Callable[[Observations], Any] = functools.partial(_stable_baselines, inner)
     elif hasattr(policy, "in_keys") and hasattr(policy, "out_keys"):
-        score = _torchrl(policy)
+        score = functools.partial(_torchrl, policy)
     elif callable(getattr(policy, "forward_inference", None)):
-        score = _rllib(policy)
+        score = functools.partial(_rllib, policy)
     elif isinstance(policy, nn.Module):
-        score = _module(policy)
+        score = functools.partial(_module, policy)
     elif callable(policy):
         score = policy
     else:
@@ -88,16 +89,13 @@ def _tensors(observations: Observations) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(values) for name, values in observations.items()}
 
 
-def _stable_baselines(policy: Any) -> Callable[[Observations], Any]:
-    def score(observations: Observations) -> Any:
-        policy.set_training_mode(False)
-        _check_trained_on(policy.observation_space, observations)
-        seen, _ = policy.obs_to_tensor(dict(observations))
-        if hasattr(policy, "q_net"):
-            return policy.q_net(seen)
-        return policy.get_distribution(seen).distribution.logits
-
-    return score
+def _stable_baselines(policy: Any, observations: Observations) -> Any:
+    policy.set_training_mode(False)
+    _check_trained_on(policy.observation_space, observations)
+    seen, _ = policy.obs_to_tensor(dict(observations))
+    if hasattr(policy, "q_net"):
+        return policy.q_net(seen)
+    return policy.get_distribution(seen).distribution.logits
 
 
 def _check_trained_on(space: spaces.Space[Any], observations: Observations) -> None:
@@ -115,30 +113,20 @@ def _shapes(entries: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in sorted(entries.items()))
 
 
-def _torchrl(policy: Any) -> Callable[[Observations], Any]:
+def _torchrl(policy: Any, observations: Observations) -> Any:
     tensordict = import_extra("tensordict", "an actor of TorchRL", "torchrec")
-
-    def score(observations: Observations) -> Any:
-        seen = tensordict.TensorDict(_tensors(observations), batch_size=[len(next(iter(observations.values())))])
-        if callable(getattr(policy, "get_dist", None)):
-            return policy.get_dist(seen).logits
-        return policy(seen)["logits"]
-
-    return score
+    seen = tensordict.TensorDict(_tensors(observations), batch_size=[len(next(iter(observations.values())))])
+    if callable(getattr(policy, "get_dist", None)):
+        return policy.get_dist(seen).logits
+    return policy(seen)["logits"]
 
 
-def _rllib(policy: Any) -> Callable[[Observations], Any]:
-    def score(observations: Observations) -> Any:
-        return policy.forward_inference({"obs": _tensors(observations)})["action_dist_inputs"]
-
-    return score
+def _rllib(policy: Any, observations: Observations) -> Any:
+    return policy.forward_inference({"obs": _tensors(observations)})["action_dist_inputs"]
 
 
-def _module(policy: nn.Module) -> Callable[[Observations], Any]:
-    def score(observations: Observations) -> Any:
-        return policy.eval()(_tensors(observations))
-
-    return score
+def _module(policy: nn.Module, observations: Observations) -> Any:
+    return policy.eval()(_tensors(observations))
 
 
 class PolicySolver:

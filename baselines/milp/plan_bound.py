@@ -256,7 +256,12 @@ class _GroupBound:
             domains = size // self._domain
             column_ms = exchange.nodes.inside_ms / domains + exchange.nodes.received_ms * (1 - 1 / domains)
             transfer += domain * column_ms * unit + any_domain * (exchange.nodes.latency_ms * unit)
-        used = self._least_used(limit_ms) / task.num_devices
+        # How many devices hold anything at least, if a plan takes no more than the limit; replicas are on all.
+        full = sum(self._bytes) * self._groups / max(self._task.capacity_bytes)
+        compute_ms = self._least_compute_ms * self._groups
+        spare_ms = limit_ms - float(self._fixed_ms.sum())
+        busy = compute_ms / spare_ms if spare_ms > 0 else self._task.num_devices
+        used = min(max(full, busy, 1.0), self._task.num_devices) / task.num_devices
         for phase, goal in enumerate(goals):
             fixed = float(self._fixed_ms[phase]) * used * unit
             program.at_most(compute[phase] + transfer - goal, -fixed)
@@ -277,11 +282,3 @@ class _GroupBound:
             latency_ms = float(links.latency_ms[link].min())
             program.at_most(columns * received_ms * unit + any_columns * (latency_ms * unit), all_to_all)
         return all_to_all
-
-    def _least_used(self, limit_ms: float) -> float:
-        """Return how many devices hold anything at least, if a plan takes no more than a limit; replicas are on all."""
-        held = sum(self._bytes) * self._groups / max(self._task.capacity_bytes)
-        compute_ms = self._least_compute_ms * self._groups
-        spare_ms = limit_ms - float(self._fixed_ms.sum())
-        busy = compute_ms / spare_ms if spare_ms > 0 else self._task.num_devices
-        return min(max(held, busy, 1.0), self._task.num_devices)

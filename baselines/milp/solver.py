@@ -153,7 +153,16 @@ class _Search:
             self.bound_ms = min(bounds)
         is_near = self.bound_ms > 0 and self._incumbent.cost_ms / self.bound_ms - 1 <= gap
         if not is_near and task.num_tables * task.num_devices <= _MOST_PLACES:
-            self._solve_on_devices(Program(task, kinds, exchanges, [[device] for device in range(task.num_devices)]))
+            # For plans that are better than the best one.
+            program = Program(task, kinds, exchanges, [[device] for device in range(task.num_devices)])
+            cutoff_ms = self._cutoff_ms(0.0) * (1 - _BETTER)
+            answer = self._solve(program, gap, None, cutoff_ms)
+            if self.has_bound:
+                self.bound_ms = max(self.bound_ms, min(answer.bound_ms, cutoff_ms))
+            if answer.spreads is not None:
+                shards = [shard for n in answer.spreads for shard in shards_of(task, *n)]
+                pieces = plan_of_units(ShardTable(task), answer.units).shards
+                self._incumbent.offer(ShardingPlan.of(task, [*shards, *pieces]))
 
     def _solve(self, program: Program, gap: float, domains: bool | None, cutoff_ms: float) -> Answer:
         self._budget.check()
@@ -214,18 +223,6 @@ class _Search:
         ]
         others = [shard for shard in plan.shards if shard.table not in names]
         self._incumbent.offer(ShardingPlan.of(task, [*others, *moved]))
-
-    def _solve_on_devices(self, program: Program) -> None:
-        """Solve the program over single devices, for plans that are better than the best one."""
-        task = self._task
-        cutoff_ms = self._cutoff_ms(0.0) * (1 - _BETTER)
-        answer = self._solve(program, self._settings.target_gap, None, cutoff_ms)
-        if self.has_bound:
-            self.bound_ms = max(self.bound_ms, min(answer.bound_ms, cutoff_ms))
-        if answer.spreads is not None:
-            shards = [shard for n in answer.spreads for shard in shards_of(task, *n)]
-            pieces = plan_of_units(ShardTable(task), answer.units).shards
-            self._incumbent.offer(ShardingPlan.of(task, [*shards, *pieces]))
 
 
 def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:

@@ -183,7 +183,11 @@ class Episodes:
         return [] if lost else decisions
 
     def _play(self, episodes: int, choose: Choose, *, keep: bool) -> Played:
-        self._begin(episodes)
+        reasons = self._game.start(self._rows, [(0, self._task)] * len(self._rows))
+        self._reason = next(iter(reasons.values()), "")
+        # All begin alike.
+        self._going = self._rows[: 0 if reasons else episodes]
+        self._step_ms: Floats = np.full(episodes, np.inf)
         decisions: list[Decisions] = []
         while len((moments := self._moments()).episodes):
             chosen, scores = choose(moments)
@@ -191,16 +195,14 @@ class Episodes:
                 going, shards, devices, rest, valid = moments
                 table = self._catalog.shard["features"][shards]
                 decisions.append(Decisions(going, table, devices, rest, valid, chosen, scores))
-            self._take(moments, chosen)
+            self._actions[moments.episodes] = chosen
+            ends = self._game.step(moments.episodes, self._actions).ends
+            for row, end in ends.items():
+                self._step_ms[row] = quantized(end["cost_ms"])
+                self._reason = self._reason or end.get("reason", "")
+            if ends:
+                self._going = self._going[~self._game.ended[self._going]]
         return Played(self._step_ms, decisions)
-
-    def _begin(self, episodes: int) -> None:
-        """Start so many episodes anew, at most N."""
-        reasons = self._game.start(self._rows, [(0, self._task)] * len(self._rows))
-        self._reason = next(iter(reasons.values()), "")
-        # All begin alike.
-        self._going = self._rows[: 0 if reasons else episodes]
-        self._step_ms: Floats = np.full(episodes, np.inf)
 
     def _moments(self) -> Moments:
         """Return what is seen in all episodes that go on; there are none once all have ended."""
@@ -217,16 +219,6 @@ class Episodes:
             valid[:, num_devices + HALVE] &= (splits < self._splits) | ~valid[:, :num_devices].any(axis=1)
         shards = placements.next[going]
         return Moments(going, shards, np.concatenate(devices, axis=2, dtype=np.float64), rest, valid)
-
-    def _take(self, moments: Moments, chosen: Ints) -> None:
-        """Take a valid action in each of these episodes, shape (n,)."""
-        self._actions[moments.episodes] = chosen
-        ends = self._game.step(moments.episodes, self._actions).ends
-        for row, end in ends.items():
-            self._step_ms[row] = quantized(end["cost_ms"])
-            self._reason = self._reason or end.get("reason", "")
-        if ends:
-            self._going = self._going[~self._game.ended[self._going]]
 
     def _placed(self, episode: int) -> Ints:
         """Return shards in the order of placing: numbers in the catalog, first columns, (first) devices; (3, n)."""

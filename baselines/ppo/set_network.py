@@ -97,7 +97,10 @@ class SetNetwork(nn.Module):
         count = exists.sum(dim=1).clamp(min=1)
         table, of_devices = seen["table"], torch.cat(features, dim=2)
         if self.every_kind:
-            table, of_devices = _told_as_multiples(table, of_devices, count)
+            # Shares of all tables are told as multiples of even shares.
+            of_table, of_device = (torch.from_numpy(_SHARES_OF[kind]).to(count) for kind in ("table", "device"))
+            table = table * (1 + (count - 1) * of_table)
+            of_devices = of_devices * (1 + (count - 1) * of_device)[:, None]
         devices = self.device(of_devices)
         mean = (devices * exists).sum(dim=1) / count
         # There is no halving where tables are placed whole.
@@ -126,12 +129,6 @@ class SetNetwork(nn.Module):
                     (torch.from_numpy(rows)[:, None], torch.arange(runs) * holders), of_runs.amin(dim=2)
                 )
         return torch.cat([scores, self.halving_score(scene)], dim=1) if "splits" in seen else scores
-
-
-def _told_as_multiples(table: Tensor, devices: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features with shares of all tables as multiples of even shares."""
-    of_table, of_device = (torch.from_numpy(_SHARES_OF[kind]).to(count) for kind in ("table", "device"))
-    return table * (1 + (count - 1) * of_table), devices * (1 + (count - 1) * of_device)[:, None]
 
 
 def _log_devices(count: Tensor) -> Tensor:

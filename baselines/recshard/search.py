@@ -74,23 +74,18 @@ class Search:
         self._ms = np.array([split.ms + self._exchange_ms(n) for n, split in every])
         self._device_bytes = np.array([split.device_bytes for _, split in every], dtype=np.int64)
         self._host_bytes = np.array([split.host_bytes for _, split in every], dtype=np.int64)
-        self._step_tables, self._step_bytes = self._steps_in_order()
-        self._fillings: dict[tuple[int, bytes], _Filled | None] = {}
-
-    def _steps_in_order(self) -> tuple[Ints, Ints]:
-        """Return tables and bytes of steps to a table's next split, what saves the most time per byte first, (S,)."""
+        # Steps to a table's next split, what saves the most time per byte first.
         steps = []
-        for n, of_table in enumerate(self.splits):
+        for n, of_table in enumerate(splits):
             least = math.inf
             for step, (now, after) in enumerate(itertools.pairwise(of_table)):
                 more = after.device_bytes - now.device_bytes
                 least = min(least, (now.ms - after.ms) / max(more, 1))  # never before the table's last step
                 steps.append((-least, n, step, more))
         steps.sort()
-        return (
-            np.array([n for _, n, _, _ in steps], dtype=np.int64),
-            np.array([more for _, _, _, more in steps], dtype=np.int64),
-        )
+        self._step_tables: Ints = np.array([n for _, n, _, _ in steps], dtype=np.int64)
+        self._step_bytes: Ints = np.array([more for _, _, _, more in steps], dtype=np.int64)
+        self._fillings: dict[tuple[int, bytes], _Filled | None] = {}
 
     def offer(self, devices: list[int] | None) -> None:
         """Offer the plan of an assignment."""

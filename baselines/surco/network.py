@@ -96,7 +96,11 @@ class SurrogateNetwork(nn.Module):
         num_tables = latents.shape[1]
         num_devices = batch.device_mask.shape[1]
         tables = torch.cat([latents, mean[:, None].expand_as(latents), loads.tables], dim=-1)
-        codes = device_codes(num_devices).expand(len(batch), -1, -1)
+        # Sines and cosines of the numbers of devices with wave lengths from 2 pi to 200 pi, shape (D, 8).
+        half = DEVICE_CODE // 2
+        frequencies = torch.exp(-math.log(100.0) * torch.arange(half) / (half - 1))
+        angles = torch.arange(num_devices)[:, None] * frequencies
+        codes = torch.cat([angles.sin(), angles.cos()], dim=-1).expand(len(batch), -1, -1)
         devices = torch.cat([loads.devices, codes], dim=-1)
         everything = [
             tables[:, :, None].expand(-1, -1, num_devices, -1),
@@ -110,14 +114,6 @@ class SurrogateNetwork(nn.Module):
         squares = (scores.square() * placed).sum(dim=(1, 2), keepdim=True) / placed.sum(dim=(1, 2), keepdim=True)
         costs: Tensor = SPREAD * scores / (squares + 1e-12).sqrt()
         return costs
-
-
-def device_codes(num_devices: int) -> Tensor:
-    """Return sines and cosines of the numbers of devices with wave lengths from 2 pi to 200 pi, shape (D, 8)."""
-    half = DEVICE_CODE // 2
-    frequencies = torch.exp(-math.log(100.0) * torch.arange(half) / (half - 1))
-    angles = torch.arange(num_devices)[:, None] * frequencies
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 class SurCoNetwork(nn.Module):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from baseline_tasks import task_of
 
-from baselines.row_wise import RowWise
+from neuroshard.plus.solver import RowWise
 from shardgym import NoFeasiblePlanError, make_cost, make_solver
 
 RATING = make_cost("torchrec_rating")

@@ -72,11 +72,6 @@ class DeviceSets(abc.ABC):
     Args:
         shards: of the task.
         vectors: that are added up over the shards of a set, shape (R, V).
-
-    Attributes:
-        shards: of the task.
-        table: the sets.
-        count: sets so far.
     """
 
     #: How many sets of each placement the search guesses that it will need while few are new, so that they are priced
@@ -87,7 +82,7 @@ class DeviceSets(abc.ABC):
         self.shards = shards
         keys = np.random.default_rng(0).integers(-(2**63), 2**63, size=len(shards))
         self.table = SetTable.of_capacity(_FIRST_CAPACITY, keys, vectors, np.full(len(shards), np.nan))
-        self.count = 1
+        self.count = 1  #: sets so far
 
     def trim(self) -> None:
         """Forget all sets but the empty one when there are many."""

@@ -53,7 +53,15 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
             position += len(shards)
             sizes = [(shard.bytes(task), shard.host_bytes(task)) for shard in shards]
             splits.append(Split(shards, ms, *map(sum, zip(*sizes, strict=True))))
-        found.append(_that_pay(splits))
+        # The lower convex hull of times over bytes of the device, up to the least time.
+        hull: list[Split] = []
+        for split in sorted(splits, key=lambda split: (split.device_bytes, split.ms)):
+            if hull and split.ms >= hull[-1].ms:
+                continue
+            while len(hull) > 1 and _saving(hull[-2], hull[-1]) <= _saving(hull[-2], split):
+                hull.pop()
+            hull.append(split)
+        found.append(hull)
     return found
 
 
@@ -91,18 +99,6 @@ def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple
 def keys_on_one_device(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:
     """Return keys of shards of a table that one device has all of."""
     return [shard_key(task, shard)._replace(summed_on_device=len(shards) > 1) for shard in shards]
-
-
-def _that_pay(splits: Sequence[Split]) -> list[Split]:
-    """Return the lower convex hull of times over bytes of the device, up to the least time."""
-    hull: list[Split] = []
-    for split in sorted(splits, key=lambda split: (split.device_bytes, split.ms)):
-        if hull and split.ms >= hull[-1].ms:
-            continue
-        while len(hull) > 1 and _saving(hull[-2], hull[-1]) <= _saving(hull[-2], split):
-            hull.pop()
-        hull.append(split)
-    return hull
 
 
 def _saving(before: Split, after: Split) -> float:

@@ -92,22 +92,19 @@ class ShardTable:
         placed = []
         for device, rows in enumerate(devices):
             for row in rows:
-                placed.append((self._as_table(row, copies[row]), device))
+                copy = copies[row]  # copies differ by name; each is made once, as records check themselves
+                if (row, copy) not in self._own_tables:
+                    table = self.task.tables[self.tables[row]]
+                    self._own_tables[row, copy] = dataclasses.replace(
+                        table, name=f"{row}.{copy}", embedding_dim=int(self.columns[row])
+                    )
+                placed.append((self._own_tables[row, copy], device))
                 copies[row] += 1
         tables = tuple(table for table, _ in placed)
         task = dataclasses.replace(
             self.task, tables=tables, topology=self.task.topology.roomy(len(devices)), step_memory=None, name=""
         )
         return task, ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
-
-    def _as_table(self, row: int, copy: int) -> EmbeddingTable:
-        """Return a shard as a table of its width; copies differ by name. Made once, as records check themselves."""
-        if (row, copy) not in self._own_tables:
-            table = self.task.tables[self.tables[row]]
-            self._own_tables[row, copy] = dataclasses.replace(
-                table, name=f"{row}.{copy}", embedding_dim=int(self.columns[row])
-            )
-        return self._own_tables[row, copy]
 
 
 def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]], others: Iterable[Shard] = ()) -> ShardingPlan:

@@ -50,9 +50,6 @@ class SetNetwork(nn.Module):
         every_kind: whether it plays `ShardGym/AnyWise-v0`, whose last three actions halve, cut rows and replicate. The
             scene then has the maximum over devices, too, the number of devices, how many of them hold the shard, and
             how many of its rows; and shares of all tables are told as multiples of an even share.
-
-    Attributes:
-        every_kind: see above.
     """
 
     #: True when it was trained where shards may be halved; the last action of `ShardGym/ColumnWise-v0` does.

@@ -75,7 +75,12 @@ class ExactSearch:
             OutOfTime: the budget is spent.
             NoFeasiblePlanError: no packing was found.
         """
-        given = self._from_given()
+        # The incumbent, if devices share tables in it.
+        known = self._given()
+        places = [] if known is None else places_of(self.pricing.shards.task, known, self.forms)
+        shared = self.pricing.shared.changed([], places)
+        units = units_of(self.pricing.shards, known, shared.places) if known is not None and places else None
+        given = [] if units is None else [self._search_beside(shared).descended([units])]
         tried = [self._by_columns]
         ways = shared_on_average(self.pricing, self.forms, self.budget)
         tried += [self._descended(shared) for shared in ways[:_WAYS]]
@@ -159,14 +164,6 @@ class ExactSearch:
     def _given(self) -> ShardingPlan | None:
         """Return the incumbent, if there is one and it is for these devices."""
         return self.incumbent.plan() if self.incumbent.cost_ms < math.inf and self.in_groups is None else None
-
-    def _from_given(self) -> list[Allocation]:
-        """Return what the incumbent leads to, if devices share tables in it."""
-        given = self._given()
-        places = [] if given is None else places_of(self.pricing.shards.task, given, self.forms)
-        shared = self.pricing.shared.changed([], places)
-        units = units_of(self.pricing.shards, given, shared.places) if given is not None and places else None
-        return [] if units is None else [self._search_beside(shared).descended([units])]
 
     def found(self, allocation: Allocation) -> None:
         """Offer the plan of an allocation."""

@@ -21,7 +21,7 @@ from shardgym.leaderboard.overall import overall, overall_to_dict, render_overal
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
-from shardgym.tasks.suites import Suite, load_suite
+from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
@@ -76,7 +76,11 @@ def run(
     success rate.
     """
     suite = load_suite(suite_name)
-    track = _choose_track(suite, cost, oracle)
+    # The suite's, unless the command line names others.
+    judge, of_judge = (None, {}) if cost is None else parse_spec(cost)
+    track = suite.track(judge)
+    judge_choice = CostChoice(judge, of_judge) if judge is not None and of_judge else track.judge
+    track = Track(judge_choice, track.oracle if oracle is None else CostChoice(*parse_spec(oracle)))
     folder = Path(out or f"results/{suite.name}-{track.judge.cost.replace(':', '.')}")
     specs = [_solver_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
     asked = {spec.title for spec in specs}
@@ -111,14 +115,6 @@ def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_jso
         more = f"; {times - 1} more {status}, see {records}" if times > 1 else ""
         say(f"shardgym: {solver} on task {first.task_index}, {status}: {first.reason}{more}")
     return 1 if failures or not any(r.status == "ok" and r.solver in asked for r in results) else 0
-
-
-def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
-    """Return judge and oracle: the suite's, unless the command line names others."""
-    judge, settings = (None, {}) if cost is None else parse_spec(cost)
-    track = suite.track(judge)
-    judge_choice = CostChoice(judge, settings) if judge is not None and settings else track.judge
-    return Track(judge_choice, track.oracle if oracle is None else CostChoice(*parse_spec(oracle)))
 
 
 @click.command("leaderboard")

@@ -98,7 +98,12 @@ def import_tables(
         if table.embedding_dim % COLUMN_UNIT:
             wrong = f"table '{table.name}' has {table.embedding_dim} columns"
             raise InputError(f"{source}: FBGEMM needs widths divisible by {COLUMN_UNIT}, {wrong}")
-    pool = _with_unpooled(pool, source, unpooled)
+    known = [table.name for table in pool]
+    for name in unpooled:
+        if name not in known:
+            raise UnknownNameError(f"table of {source}", name, known)
+    tables = (dataclasses.replace(table, pooling="none") if table.name in unpooled else table for table in pool)
+    pool = dataclasses.replace(pool, tables=tuple(tables))
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     content: TablePool | ShardingTask = pool
     if topology is None:
@@ -122,16 +127,6 @@ def import_tables(
     page = {"task" if topology else "pool": str(output), "digest": content.digest, "tables": len(pool)}
     answer(as_json, page | {"features": {name: _row(of_one) for name, of_one in found.items()}}, text)
     return 0
-
-
-def _with_unpooled(pool: TablePool, source: str, names: tuple[str, ...]) -> TablePool:
-    """Return the pool with some of its tables unpooled."""
-    known = [table.name for table in pool]
-    for name in names:
-        if name not in known:
-            raise UnknownNameError(f"table of {source}", name, known)
-    tables = (dataclasses.replace(table, pooling="none") if table.name in names else table for table in pool)
-    return dataclasses.replace(pool, tables=tuple(tables))
 
 
 def _row(found: FeatureStatistics) -> dict[str, float]:

@@ -27,22 +27,14 @@ Level = Annotated[Number, Field(gt=0)]
 
 @dataclass(frozen=True, config=CONFIG)
 class Calibration(Record):
-    """Levels of a cost on a cluster.
+    """Levels of a cost on a cluster."""
 
-    Attributes:
-        cost: whose levels they are.
-        device: of the topology of tasks that it prices.
-        hardware: tag of what was measured.
-        compute: what lookups and updates took, over what the cost says.
-        exchange: what exchanges of outputs and gradients took, over what the cost says.
-        fixed_ms: what a step took besides, which the cost does not count: exchange of ids, Python, the dense part.
-    """
-
-    cost: Literal["gpu", "roofline"]
-    device: Name
-    hardware: Label
-    compute: Level
-    exchange: Level
+    cost: Literal["gpu", "roofline"]  #: whose levels they are
+    device: Name  #: of the topology of tasks that it prices
+    hardware: Label  #: tag of what was measured
+    compute: Level  #: what lookups and updates took, over what the cost says
+    exchange: Level  #: what exchanges of outputs and gradients took, over what the cost says
+    #: What a step took besides, which the cost does not count: exchange of ids, Python, the dense part.
     fixed_ms: Annotated[Number, Field(ge=0)]
     schema: Literal["shardgym.calibration/1"] = "shardgym.calibration/1"
 

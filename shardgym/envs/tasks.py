@@ -115,10 +115,6 @@ class PoolTasks(Sequence[ShardingTask]):
             widths, sizes and memory, group by group in turn.
         count: number of tasks, which are kept once they are drawn; None for `PER_GROUP` of each group, none kept.
 
-    Attributes:
-        max_devices: devices of a task at most.
-        max_tables: tables of a task at most.
-
     Raises:
         InputError: the suite's tasks are not drawn at random.
         UnknownNameError: no such pool or suite.
@@ -135,8 +131,8 @@ class PoolTasks(Sequence[ShardingTask]):
             raise InputError(f"pool_tasks {self._count}: expected at most {len(self._source)}")
         self._kept: dict[int, ShardingTask] | None = None if count is None else {}
         groups = self._source.groups
-        self.max_devices = max(group.num_devices for group in groups)
-        self.max_tables = max(group.num_tables[1] for group in groups)
+        self.max_devices = max(group.num_devices for group in groups)  #: of a task
+        self.max_tables = max(group.num_tables[1] for group in groups)  #: likewise
 
     def __len__(self) -> int:
         return self._count

@@ -21,13 +21,10 @@ class Budget:
 
     Args:
         seconds: limit; None for none.
-
-    Attributes:
-        limited: whether there is a limit.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        self.limited = seconds is not None
+        self.limited = seconds is not None  #: whether there is a limit
         self._seconds = seconds
         self._end = float("inf") if seconds is None else time.monotonic() + seconds
 
@@ -57,9 +54,6 @@ class Incumbent:
         task: the task.
         cost: evaluates offered plans.
         observer: called with every improvement.
-
-    Attributes:
-        cost_ms: of the plan, quantized; infinite as long as there is none.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:
@@ -67,7 +61,7 @@ class Incumbent:
         self._cost = cost
         self._observer = observer
         self._make: Callable[[], ShardingPlan] | None = None
-        self.cost_ms = float("inf")
+        self.cost_ms = float("inf")  #: of the plan, quantized; infinite as long as there is none
 
     def offer(self, *plans: ShardingPlan) -> list[PlanCost]:
         """Evaluate plans together and keep the best if it is better; return their costs."""

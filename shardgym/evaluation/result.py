@@ -141,33 +141,19 @@ _GROWING = ("num_tasks", "solvers", "seeds")
 
 @dataclass(frozen=True, config=CONFIG)
 class RunInfo(Record):
-    """What one folder of results is about: `run.json`, beside them so that they are never mixed with others.
+    """What one folder of results is about: `run.json`, beside them so that they are never mixed with others."""
 
-    Attributes:
-        suite: name of the suite.
-        judge: name of the cost model that scores plans.
-        judge_version: its version.
-        judge_settings: keyword arguments it was made with.
-        hardware: its hardware tag.
-        oracle: name of the cost model that solvers query.
-        oracle_settings: keyword arguments it was made with.
-        time_limit_s: given to solvers; None when there was none.
-        num_tasks: how many of the suite's tasks were asked for, counted from its first.
-        solvers: names or labels of the solvers that were asked for.
-        seeds: seeds that were asked for.
-    """
-
-    suite: Label
-    judge: Label
-    judge_version: Label
-    judge_settings: dict[str, Any]
-    hardware: Label
-    oracle: Label
-    oracle_settings: dict[str, Any]
-    time_limit_s: float | None
-    num_tasks: Annotated[Whole, Field(ge=0)]
-    solvers: tuple[Label, ...]
-    seeds: tuple[Whole, ...]
+    suite: Label  #: name of the suite
+    judge: Label  #: name of the cost model that scores plans
+    judge_version: Label  #: its version
+    judge_settings: dict[str, Any]  #: keyword arguments it was made with
+    hardware: Label  #: its hardware tag
+    oracle: Label  #: name of the cost model that solvers query
+    oracle_settings: dict[str, Any]  #: keyword arguments it was made with
+    time_limit_s: float | None  #: given to solvers; None when there was none
+    num_tasks: Annotated[Whole, Field(ge=0)]  #: how many of the suite's tasks were asked for, counted from its first
+    solvers: tuple[Label, ...]  #: names or labels of the solvers that were asked for
+    seeds: tuple[Whole, ...]  #: seeds that were asked for
     schema: Literal["shardgym.run/1"] = "shardgym.run/1"
 
     @classmethod

@@ -9,7 +9,7 @@ import math
 import numbers
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -89,7 +89,10 @@ def evaluate(
     folder = Path(str(out)).absolute()  # a solver may change the current folder
     mode = Resume(resume)
     num_tasks = _check_suite(suite, limit)
-    checked_seeds = _check_seeds(seeds)
+    checked = [check_int("seed", seed) for seed in list(seeds)]
+    if not checked:
+        raise InputError("no seed was given: name at least one")
+    checked_seeds = tuple(dict.fromkeys(checked))
     _check_seconds("time_limit_s", time_limit_s)
     _check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
@@ -102,7 +105,14 @@ def evaluate(
     else:
         costs = [_choice("judge", judge), _choice("oracle", oracle)]
     if doing.name != "here":
-        _check_by_name(doing, specs, costs)
+        # Other processes cannot make objects again.
+        given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
+        given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
+        if given:
+            raise InputError(
+                f"{given[0]} is an object, and engine '{doing.name}' makes solvers and costs in other processes: give "
+                "its name or module:Class"
+            )
     with ExitStack() as stack:
         oracle_name, oracle_cost = _open_cost(costs[1], stack)
         judge_name, judge_cost = _open_cost(costs[0], stack)
@@ -123,7 +133,14 @@ def evaluate(
         )
         stack.enter_context(only_writer(folder))
         store = Store(folder, run, mode, suite, specs)
-        jobs = _jobs(run, store)
+        found = {result.key for result in store.results}
+        jobs = []
+        for index in range(run.num_tasks):
+            keys = itertools.product(run.solvers, run.seeds)
+            todo = tuple((solver, seed) for solver, seed in keys if (index, solver, seed) not in found)
+            if todo:
+                old = tuple(result for result in store.results if result.task_index == index)
+                jobs.append(TaskJob(index, todo, old))
         total = sum(len(job.todo) for job in jobs)
         bar = stack.enter_context(
             progress_bar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)
@@ -148,19 +165,6 @@ def evaluate(
         return results_of(run, store.results)
 
 
-def _jobs(run: RunInfo, store: Store) -> list[TaskJob]:
-    """Return what the store lacks, task by task."""
-    found = {result.key for result in store.results}
-    jobs = []
-    for index in range(run.num_tasks):
-        keys = itertools.product(run.solvers, run.seeds)
-        todo = tuple((solver, seed) for solver, seed in keys if (index, solver, seed) not in found)
-        if todo:
-            old = tuple(result for result in store.results if result.task_index == index)
-            jobs.append(TaskJob(index, todo, old))
-    return jobs
-
-
 def _choice(role: str, given: str | CostModel | None) -> CostChoice | CostModel:
     if isinstance(given, CostModel):
         return given
@@ -180,17 +184,6 @@ def _track_of(suite: TaskSequence, judge: str | None) -> Track:
     if not isinstance(suite, Suite):
         raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.tasks.suites.Track")
     return suite.track(judge)
-
-
-def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], costs: Sequence[object]) -> None:
-    """Refuse objects, which other processes cannot make again."""
-    given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
-    given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
-    if given:
-        raise InputError(
-            f"{given[0]} is an object, and engine '{engine.name}' makes solvers and costs in other processes: give its "
-            "name or module:Class"
-        )
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:
@@ -215,14 +208,6 @@ def _check_suite(suite: TaskSequence, limit: int | None) -> int:
     if check_int("limit", limit, 1) > len(suite):
         raise InputError(f"limit={limit}: suite '{suite.name}' has {len(suite)} tasks; give at most {len(suite)}")
     return limit
-
-
-def _check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds, each once; raises `InputError` when there is none or one is no whole number from 0 on."""
-    checked = [check_int("seed", seed) for seed in list(seeds)]
-    if not checked:
-        raise InputError("no seed was given: name at least one")
-    return tuple(dict.fromkeys(checked))
 
 
 def _check_seconds(name: str, seconds: float | None) -> None:

@@ -60,10 +60,6 @@ class RunningSolver:
         isolate: whether it works in a process of its own. Otherwise what ends it ends the run, and nothing stops it.
             None: where the system has fork, and the oracle does not measure.
 
-    Attributes:
-        spec: what the solver is made from.
-        facts: fields of its results: all arguments of its class, and the digest of the file that the class is in.
-
     Raises:
         InputError: this system cannot isolate solvers, or this oracle cannot be asked from another process.
     """
@@ -73,6 +69,7 @@ class RunningSolver:
             why = f"oracle '{oracle.name}' measures" if CAN_FORK else "this system has no fork"
             raise InputError(f"isolate: {why}, so solvers work in this process: leave it out")
         self.spec = spec
+        #: Fields of its results: all arguments of its class, and the digest of the file that the class is in.
         self.facts: dict[str, Any] = {}
         self._oracle = oracle
         self._timeout_s = timeout_s

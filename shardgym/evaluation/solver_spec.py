@@ -114,16 +114,11 @@ def _check_spec(number: int, value: Any) -> SolverSpec:
     spec = dataclasses.replace(spec, settings=dict(spec.settings or {}))
     if spec.made_from is None:
         return dataclasses.replace(spec, label="")
-    check_label(spec.label, spec.name)
+    if not _LABEL.fullmatch(spec.label):
+        raise InputError(f"label '{spec.label:.80}': expected at most 60 letters, digits and any of _ . + -")
+    if spec.label in solver_names():
+        raise InputError(f"label '{spec.label}' is the name of another solver than '{spec.name}': give another one")
     return spec
-
-
-def check_label(label: str, name: str) -> None:
-    """Refuse a label that tables cannot show plainly, or that is the name of another solver; raises `InputError`."""
-    if not _LABEL.fullmatch(label):
-        raise InputError(f"label '{label:.80}': expected at most 60 letters, digits and any of _ . + -")
-    if label in solver_names():
-        raise InputError(f"label '{label}' is the name of another solver than '{name}': give another one")
 
 
 def resolved_settings(cls: type[Any], settings: Mapping[str, Any], made: object = None) -> dict[str, Any]:

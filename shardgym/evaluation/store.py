@@ -37,10 +37,6 @@ class Store:
         suite: of the run.
         solvers: of the run.
 
-    Attributes:
-        run: what all records of the folder are about: this run, and those before it.
-        results: the records that it holds.
-
     Raises:
         InputError: the folder holds records of something else, packed ones, or a damaged line.
     """
@@ -57,7 +53,7 @@ class Store:
         if torn is not None:
             logger.warning("%s: dropped a record that was cut off while it was written", torn.where(self._path))
         self.results = read_records(self._path) if self._path.exists() else []
-        self.run = run
+        self.run = run  #: what all records of the folder are about: this run, and those before it
         # A run that failed before its first record leaves nothing that another one could be mixed with.
         if self.results:
             self.run = run.join(folder)

@@ -15,7 +15,6 @@ import numpy as np
 from shardgym.arrays import Ints
 from shardgym.errors import InputError, check_instance
 from shardgym.plans.plan import ShardingPlan
-from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask, block_bytes, exact_bytes, format_bytes
 from shardgym.tasks.topology import Topology
 
@@ -41,15 +40,10 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Migration:
-    """All moves from one plan to another.
+    """All moves from one plan to another."""
 
-    Attributes:
-        moves: by table, rows, columns and destination of the new plan.
-        bytes_by_link: of all moves.
-    """
-
-    moves: tuple[Move, ...]
-    bytes_by_link: Mapping[Link, int]
+    moves: tuple[Move, ...]  #: by table, rows, columns and destination of the new plan
+    bytes_by_link: Mapping[Link, int]  #: of all moves
 
     @property
     def bytes(self) -> int:
@@ -116,7 +110,11 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
         if shard in held[shard.table]:
             continue
         area = 0
-        for n in _overlapping(bounds[shard.table], shard):
+        of_table = bounds[shard.table]
+        starts = np.maximum(of_table[:, [0, 2]], [shard.rows[0], shard.columns[0]])
+        ends = np.minimum(of_table[:, [1, 3]], [shard.rows[1], shard.columns[1]])
+        found: list[int] = np.flatnonzero((starts < ends).all(axis=1)).tolist()
+        for n in found:
             part = held[shard.table][n]
             rows = max(shard.rows[0], part.rows[0]), min(shard.rows[1], part.rows[1])
             columns = max(shard.columns[0], part.columns[0]), min(shard.columns[1], part.columns[1])
@@ -140,14 +138,6 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
                 f"{list(shard.columns)}: expected one that holds all tables"
             )
     return Migration(tuple(moves), totals)
-
-
-def _overlapping(bounds: Ints, shard: Shard) -> Sequence[int]:
-    """Return which rectangles, (n, 4) as rows and columns, have a part of a shard."""
-    starts = np.maximum(bounds[:, [0, 2]], [shard.rows[0], shard.columns[0]])
-    ends = np.minimum(bounds[:, [1, 3]], [shard.rows[1], shard.columns[1]])
-    found: list[int] = np.flatnonzero((starts < ends).all(axis=1)).tolist()
-    return found
 
 
 def _nearest(holders: Sequence[int], device: int, domain: int, sent: Ints) -> int:

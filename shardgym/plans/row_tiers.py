@@ -18,15 +18,10 @@ STRIPES = 6
 
 
 class Tiers(NamedTuple):
-    """Cut points of one table: the first rows are held by all devices, the next by one of each node, others by one.
+    """Cut points of one table: the first rows are held by all devices, the next by one of each node, others by one."""
 
-    Attributes:
-        everywhere: rows that all devices hold.
-        in_nodes: the row after the last that one device of each node holds.
-    """
-
-    everywhere: int
-    in_nodes: int
+    everywhere: int  #: rows that all devices hold
+    in_nodes: int  #: the row after the last that one device of each node holds
 
 
 def node_size(task: ShardingTask) -> int:

@@ -169,19 +169,12 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Shard))
 
 
 class DeviceMemory(NamedTuple):
-    """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`.
+    """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`."""
 
-    Attributes:
-        weights: of its shards, and caches of those whose rows are in the memory of the host.
-        optimizer: optimiser states, without those in the memory of the host.
-        in_flight: ids, pooled values and gradients: those of its shards, and those of its own samples.
-        reserved: for the dense part of the model and the framework.
-    """
-
-    weights: int
-    optimizer: int
-    in_flight: int
-    reserved: int
+    weights: int  #: of its shards, and caches of those whose rows are in the memory of the host
+    optimizer: int  #: optimiser states, without those in the memory of the host
+    in_flight: int  #: ids, pooled values and gradients: those of its shards, and those of its own samples
+    reserved: int  #: for the dense part of the model and the framework
 
     @property
     def total(self) -> int:

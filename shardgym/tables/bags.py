@@ -53,16 +53,11 @@ def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
 
 
 class ReuseCounts:
-    """How often the rows that a batch touches are touched, in bins, summed over any number of tables.
-
-    Attributes:
-        rows: distinct rows per bin of `EmbeddingTable.reuse_histogram`, shape (17,).
-        accesses: ids per bin, shape (17,).
-    """
+    """How often the rows that a batch touches are touched, in bins, summed over any number of tables."""
 
     def __init__(self) -> None:
-        self.rows = np.zeros(REUSE_BINS, dtype=np.int64)
-        self.accesses = np.zeros(REUSE_BINS, dtype=np.int64)
+        #: Distinct rows per bin of `EmbeddingTable.reuse_histogram`, shape (17,); ids per bin, likewise.
+        self.rows, self.accesses = np.zeros((2, REUSE_BINS), dtype=np.int64)
 
     @classmethod
     def of(cls, indices: Ints) -> ReuseCounts:

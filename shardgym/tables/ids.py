@@ -47,7 +47,17 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
             table.
     """
     if isinstance(table.ids, RecordedIds):
-        return _recorded(table, table.ids, batch_size, batch)
+        if batch_size > table.ids.samples:
+            raise InputError(
+                f"table '{table.name}': batch size {batch_size} exceeds the {table.ids.samples} samples recorded in "
+                f"'{table.ids.file}'"
+            )
+        try:
+            whole = recorded_bags(table.ids)
+        except InputError as error:
+            raise InputError(f"table '{table.name}': {error}") from None
+        _check_recording(table.name, table.num_embeddings, table.pooling_factor, table.ids)
+        return whole.samples(batch % (table.ids.samples // batch_size) * batch_size, batch_size)
     rng = np.random.default_rng([seed, batch, zlib.crc32(table.name.encode())])
     lengths: Ints
     if table.ids.lengths == "poisson":
@@ -66,20 +76,6 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
 
 #: By how much a recorded stream may differ from what its table says of it: numbers in tables are rounded.
 _ROUNDED = 1e-3
-
-
-def _recorded(table: EmbeddingTable, ids: RecordedIds, batch_size: int, batch: int) -> Bags:
-    """Return recorded samples of a table, once all of the recording has been held against the table."""
-    if batch_size > ids.samples:
-        raise InputError(
-            f"table '{table.name}': batch size {batch_size} exceeds the {ids.samples} samples recorded in '{ids.file}'"
-        )
-    try:
-        whole = recorded_bags(ids)
-    except InputError as error:
-        raise InputError(f"table '{table.name}': {error}") from None
-    _check_recording(table.name, table.num_embeddings, table.pooling_factor, ids)
-    return whole.samples(batch % (ids.samples // batch_size) * batch_size, batch_size)
 
 
 @functools.lru_cache(maxsize=1024)  # counting the ids of a recording takes longer than using them

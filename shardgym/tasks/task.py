@@ -37,21 +37,14 @@ def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimi
 
 
 class ShardBytes(NamedTuple):
-    """Bytes of a shard on a device that holds it; what a step handles is 0 where the task has no `step_memory`.
+    """Bytes of a shard on a device that holds it; what a step handles is 0 where the task has no `step_memory`."""
 
-    Attributes:
-        weights: as they are trained.
-        optimizer: its state.
-        ids: that the shard receives, with weights and lengths, in all their copies.
-        outputs: values that are put out and their gradients, and the dense gradient of a shard that all devices hold.
-        quantizer: what a quantiser makes of the values.
-    """
-
-    weights: int
-    optimizer: int
-    ids: int = 0
+    weights: int  #: as they are trained
+    optimizer: int  #: its state
+    ids: int = 0  #: that the shard receives, with weights and lengths, in all their copies
+    #: Values that are put out and their gradients, and the dense gradient of a shard that all devices hold.
     outputs: int = 0
-    quantizer: int = 0
+    quantizer: int = 0  #: what a quantiser makes of the values
 
     @property
     def in_flight(self) -> int:

@@ -1,7 +1,5 @@
 """Plans as TorchRec's `ShardingPlan` and back, with what TorchRec does not check found before a job starts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -144,7 +142,14 @@ def export_plan(
     for path in unpooled:
         before = members_at[path]
         members_at[path] = of_sequences(before, on_cpus=device_type == "cpu")
-        notes += _width_notes(path, before, members_at[path])
+        narrowed = zip(before, members_at[path], strict=True)
+        more = [cut.name for cut, narrow in narrowed if len(narrow.shards) > len(cut.shards)]
+        if more:
+            width = next(cut.shards[0].num_columns for cut in members_at[path] if cut.kind == "column_wise")
+            notes.append(
+                f"{_named(more)} cut into pieces of {width} columns: TorchRec takes one width in the "
+                f"EmbeddingCollection '{path}'; ids of each piece travel apart"
+            )
     cuts = [cut for members in members_at.values() for cut in members]
     block = check_one_block_size(cuts)
     types: dict[str, Kind] = {}
@@ -156,7 +161,7 @@ def export_plan(
         found = model_tables(model, collections)
         check_same_tables(task, found)
         mean |= {table.name for table in found if table.pooling == "mean"}
-    _check_mean_pooling(task, types, mean)
+    _check_mean_pooling(members_at, types, mean)
     devices = [
         f"rank:{rank}/" + ("cpu" if device_type == "cpu" else f"cuda:{rank % ranks.per_machine}")
         for rank in range(group)
@@ -172,7 +177,20 @@ def export_plan(
     for table in task.tables:
         path, name = split_name(table.name)
         modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = shardings[table.name]
-    notes += [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]
+    notes += _training_notes(cuts, task)
+    # What the job must tell TorchRec about its processes.
+    if plan.group_size is not None:
+        nodes = f", node_group_size={block}" if block else ""
+        notes.append(
+            f"the plan is that of one group: DMPCollection takes it, with sharding_group_size={plan.group_size}"
+            f"{nodes} and use_inter_host_allreduce=True"
+        )
+    elif block not in (0, ranks.per_host):
+        notes.append(
+            f"rows are cut over {block} ranks, {block // ranks.per_host} hosts: the job must set the environment "
+            f"variable TORCHREC_RESOLVED_POD_SIZE={block // ranks.per_host}, TOPOLOGY_DOMAIN_MULTIPLE for TorchRec 1.6 "
+            "and 1.7; earlier ones have no such domains"
+        )
     return ExportedPlan(TorchRecPlan(plan=modules), tuple(notes))
 
 
@@ -188,36 +206,24 @@ def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
     return not any(pooled)
 
 
-def _width_notes(path: str, wanted: list[TableCut], made: list[TableCut]) -> list[str]:
-    """Say where pieces of columns became narrower than a plan has them."""
-    more = [cut.name for cut, narrow in zip(wanted, made, strict=True) if len(narrow.shards) > len(cut.shards)]
-    if not more:
-        return []
-    width = next(cut.shards[0].num_columns for cut in made if cut.kind == "column_wise")
-    return [
-        f"{_named(more)} cut into pieces of {width} columns: TorchRec takes one width in the EmbeddingCollection "
-        f"'{path}'; ids of each piece travel apart"
-    ]
-
-
 def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
     """Raise `InputError` unless a task has exactly the tables of a model."""
-    found = {table.name: table.config for table in tables}
-    pooled = {table.name: table.pooling != "none" for table in tables}
+    found = {table.name: table for table in tables}
     for table in task.tables:
         if table.name not in found:
             raise InputError(
                 f"the plan is for another model: this one has no table '{table.name}'; its {len(found)} tables are "
                 f"{', '.join(sorted(found)[:3])}{', ...' if len(found) > 3 else ''}"
             )
-        config = found.pop(table.name)
+        theirs = found.pop(table.name)
+        config = theirs.config
         if (config.num_embeddings, config.embedding_dim) != (table.num_embeddings, table.embedding_dim):
             raise InputError(
                 f"the plan is for another model: table '{table.name}' is {config.num_embeddings} x "
                 f"{config.embedding_dim} there, and {table.num_embeddings} x {table.embedding_dim} in the task"
             )
-        if pooled[table.name] != table.is_pooled:
-            there, here = ("pooled", "unpooled") if pooled[table.name] else ("unpooled", "pooled")
+        if (theirs.pooling == "none") == table.is_pooled:
+            there, here = ("unpooled", "pooled") if table.is_pooled else ("pooled", "unpooled")
             raise InputError(
                 f"the plan is for another model: table '{table.name}' is {there} there, and {here} in the task"
             )
@@ -226,18 +232,13 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
         raise InputError(f"the plan is for another model: it has no shard of table '{next(iter(found))}'")
 
 
-def _check_mean_pooling(task: ShardingTask, types: dict[str, Kind], mean: set[str]) -> None:
-    """Refuse mean-pooled tables that TorchRec would pool wrongly.
-
-    It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables of
-    the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
-    """
-    collections: dict[str, list[str]] = {}
-    for table in task.tables:
-        collections.setdefault(split_name(table.name)[0], []).append(table.name)
-    for path, members in collections.items():
-        others = [name for name in members if types[name] not in RIGHT_MEANS]
-        for name in members:
+def _check_mean_pooling(members_at: dict[str, list[TableCut]], types: dict[str, Kind], mean: set[str]) -> None:
+    """Refuse mean-pooled tables that TorchRec would pool wrongly."""
+    # It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables
+    # of the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
+    for path, members in members_at.items():
+        others = [cut.name for cut in members if types[cut.name] not in RIGHT_MEANS]
+        for name in (cut.name for cut in members):
             kind = types[name]
             if name not in mean or kind not in BY_ROWS or not others:
                 continue
@@ -262,30 +263,12 @@ def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
             "which fused_params does not reach; train it with an optimiser as for dense parameters, "
             f"'{optimizer}' by the task"
         )
-    narrow = [cut.name for cut in cuts if len({shard.columns for shard in cut.shards}) > 1]
-    narrow = [name for name in narrow if optimizers[name] == "rowwise_adagrad"]
+    by_rows = [cut for cut in cuts if optimizers[cut.name] == "rowwise_adagrad"]
+    narrow = [cut.name for cut in by_rows if len({shard.columns for shard in cut.shards}) > 1]
     if narrow:
         notes.append(
             f"{_named(narrow)} cut by columns, and the optimiser is row-wise Adagrad: each piece has its own state per "
             "row, so that it trains otherwise than the whole table; adagrad and exact_sgd train the same"
-        )
-    return notes
-
-
-def _process_notes(plan: ShardingPlan, block: int, ranks: Ranks) -> list[str]:
-    """Say what the job must tell TorchRec about its processes."""
-    notes = []
-    if plan.group_size is not None:
-        nodes = f", node_group_size={block}" if block else ""
-        notes.append(
-            f"the plan is that of one group: DMPCollection takes it, with sharding_group_size={plan.group_size}"
-            f"{nodes} and use_inter_host_allreduce=True"
-        )
-    elif block not in (0, ranks.per_host):
-        notes.append(
-            f"rows are cut over {block} ranks, {block // ranks.per_host} hosts: the job must set the environment "
-            f"variable TORCHREC_RESOLVED_POD_SIZE={block // ranks.per_host}, TOPOLOGY_DOMAIN_MULTIPLE for TorchRec 1.6 "
-            "and 1.7; earlier ones have no such domains"
         )
     return notes
 

@@ -84,9 +84,16 @@ def load_data(*folders: Path) -> DataSet:
     compute = read_compute(*folders)
     steps = read_steps(*folders)
     names = {path: collection_name(path, folders) for path in infos}
+    # By chance a shard set of few tables is drawn for both. It is the oracle's, unless the judge alone learns from it.
+    owner: dict[str, str] = {}
+    for samples in (compute, *(steps.of(role).compute for role in ROLES)):
+        for role, content in zip(samples.role.tolist(), samples.content.tolist(), strict=True):
+            if role in ROLES:
+                owner.setdefault(content, role)
+    named = zip(steps.compute.role.tolist(), steps.compute.content.tolist(), strict=True)
     data = DataSet(
         compute=compute,
-        steps=_apart(compute, steps),
+        steps=steps.take(np.flatnonzero([role not in ROLES or owner[content] == role for role, content in named])),
         hardware=main.pop(),
         digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for path in infos},
         settings={names[path]: info.settings for path, info in infos.items()},
@@ -95,18 +102,6 @@ def load_data(*folders: Path) -> DataSet:
         if not data.has(role, least):
             raise InputError(f"{folders[0]}: expected at least {least} samples of role '{role}' of each kind")
     return data
-
-
-def _apart(compute: ComputeSamples, steps: StepSamples) -> StepSamples:
-    """Leave out the devices in steps of a learning role whose content the other role learns from."""
-    # By chance a shard set of few tables is drawn for both. It is the oracle's, unless the judge alone learns from it.
-    owner: dict[str, str] = {}
-    for samples in (compute, *(steps.of(role).compute for role in ROLES)):
-        for role, content in zip(samples.role.tolist(), samples.content.tolist(), strict=True):
-            if role in ROLES:
-                owner.setdefault(content, role)
-    named = zip(steps.compute.role.tolist(), steps.compute.content.tolist(), strict=True)
-    return steps.take(np.flatnonzero([role not in ROLES or owner[content] == role for role, content in named]))
 
 
 def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Ints, Ints]:

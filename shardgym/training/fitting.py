@@ -22,6 +22,8 @@ from shardgym.training.samples import ComputeSamples, StepSamples, joined, ragge
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
 
+#: Where Huber's loss of logarithmic errors turns from squares to absolute values: about the noise of one measurement.
+_NOISE = 0.1
 #: Smallest and largest value of every weight of a layer, by name.
 Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
@@ -97,7 +99,13 @@ def _train_network(
     train, valid = split(samples.content, seed)
     fixed, loss_of = _problem(samples, context, train)
     layers = initial_layers(settings.members, seed)
-    bounds = _weight_bounds()
+    bounds: Bounds = {}  # they follow from the signs of the network's weights
+    for chain, widths in ComputeNet.SIZES.items():
+        for layer in range(len(widths) - 1):
+            signs = ComputeNet.signs(chain, layer)
+            low = np.where(signs == 1, 0.0, -np.inf)
+            high = np.where(signs == -1, 0.0, np.inf)
+            bounds[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
     _clamp(layers, bounds)  # turned into their bounds, first weights would make all units nearly the same
     constants = {key: tensor(value) for key, value in fixed.items()}
     rng = np.random.default_rng([seed, 11])
@@ -148,7 +156,9 @@ def _problem(
         groups = Groups(samples.counts[index])
         log_ms = log_ms_of(params, features[rows], amounts[rows], groups, contexts[places])
         total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
-        return log_loss(torch.cat([log_ms, total], dim=-1) - targets[places])
+        size = (torch.cat([log_ms, total], dim=-1) - targets[places]).abs()
+        huber = torch.where(size < _NOISE, size**2 / (2 * _NOISE), size - _NOISE / 2)
+        return huber.flatten(1).mean(dim=1)
 
     learned = samples.take(train)
     known = work(learned.shards)
@@ -197,30 +207,6 @@ def fit_priors(totals: Floats, ms: Floats, context: Ints) -> Floats:
         weights[-1] = np.maximum(weights[-1], 0.05 * np.quantile(ms[here], 0.01, axis=0))
         found.append(weights)
     return np.array(found)
-
-
-def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
-    """Return Huber's loss of logarithmic errors per member: (K, ...) becomes (K,).
-
-    Args:
-        log_errors: predicted minus measured logarithms.
-        width: where it turns from squares to absolute values, about the noise of one measurement.
-    """
-    size = log_errors.abs()
-    huber = torch.where(size < width, size**2 / (2 * width), size - width / 2)
-    return huber.flatten(1).mean(dim=1)
-
-
-def _weight_bounds() -> Bounds:
-    """Return the bounds that follow from the signs of the network's weights."""
-    found: Bounds = {}
-    for chain, widths in ComputeNet.SIZES.items():
-        for layer in range(len(widths) - 1):
-            signs = ComputeNet.signs(chain, layer)
-            low = np.where(signs == 1, 0.0, -np.inf)
-            high = np.where(signs == -1, 0.0, np.inf)
-            found[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
-    return found
 
 
 def _clamp(layers: Params, bounds: Bounds) -> None:

@@ -91,7 +91,11 @@ def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
         of_pool = rng.random_sample() < _OF_POOL
         count = log_integer(rng, 2 * devices, (_MOST_TABLES if usual else _MOST_UNUSUAL_TABLES)[devices])
         if of_pool:
-            shards = _of_pool(rng, role, count)
+            train, test = _pool_halves()
+            tables = test if role == "test" else train
+            low = rng.randint(4)
+            widths = _POOL_WIDTHS[low : rng.randint(low, len(_POOL_WIDTHS)) + 1]
+            shards = [whole_table(tables[i], pick(rng, widths)) for i in rng.permutation(len(tables))[:count]]
         else:
             made = [
                 draw_table(rng, _SPACE, role, f"steps-{role}-{seed}-{number}-{i}", batch_size) for i in range(count)
@@ -117,14 +121,6 @@ def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
         placed = _placed(rng, kept, devices, kind % _KINDS)
         plans.append(tuple(ShardSet.in_order(on, batch_size, precision, optimizer) if on else None for on in placed))
     return plans
-
-
-def _of_pool(rng: np.random.RandomState, role: Role, count: int) -> list[ShardSpec]:
-    train, test = _pool_halves()
-    tables = test if role == "test" else train
-    low = rng.randint(4)
-    widths = _POOL_WIDTHS[low : rng.randint(low, len(_POOL_WIDTHS)) + 1]
-    return [whole_table(tables[i], pick(rng, widths)) for i in rng.permutation(len(tables))[:count]]
 
 
 @functools.cache

@@ -202,19 +202,16 @@ class AdditiveGpu(AdditiveCosts):
         if all(key.compute_kernel == "fused" for key in keys):
             work = shard_work(card, sizes)
         else:
-            work = shard_work_with_host(card, sizes, self._host_shards(task, keys, card))
+            # A card that is named brings its bus along.
+            bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
+            in_host = np.array([key.compute_kernel != "fused" for key in keys])
+            fetched, bypassed, lookups = np.array([host_misses(task, key) for key in keys]).T
+            work = shard_work_with_host(card, sizes, HostShards(in_host, fetched, bypassed, lookups, bus))
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
         # Of a table that features share, each counts as a shard; the chain and the rows of weights do not grow with it.
         work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
-
-    def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
-        """Return which shards have their rows elsewhere; a card that is named brings its bus along."""
-        bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
-        in_host = np.array([key.compute_kernel != "fused" for key in keys])
-        fetched, bypassed, lookups = np.array([host_misses(task, key) for key in keys]).T
-        return HostShards(in_host, fetched, bypassed, lookups, bus)
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

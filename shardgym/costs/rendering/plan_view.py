@@ -61,14 +61,6 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]
     lines += [f"problem: {problem}" for problem in problems]
-    return "\n".join([_wrapped(_heading(task, plan), width), "", table, "", *(_wrapped(line, width) for line in lines)])
-
-
-def _wrapped(text: str, width: int, indent: str = "  ") -> str:
-    return textwrap.fill(text, max(width, 40), subsequent_indent=indent)
-
-
-def _heading(task: ShardingTask, plan: ShardingPlan) -> str:
     heading = (
         f"plan {plan.digest[:12]} for task {task.name or task.digest[:12]}: {task.num_tables} tables in "
         f"{len(plan.shards)} shards on {task.num_devices} devices, batch {task.batch_size}, {task.precision}, "
@@ -80,7 +72,11 @@ def _heading(task: ShardingTask, plan: ShardingPlan) -> str:
         heading += f"; tables: {_counts(kinds)}{in_groups}"
     if plan.leaves_devices:
         heading += f"; shards: {_counts(shard.compute_kernel for shard in plan.shards)}"
-    return heading
+    return "\n".join([_wrapped(heading, width), "", table, "", *(_wrapped(line, width) for line in lines)])
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> str:
+    return textwrap.fill(text, max(width, 40), subsequent_indent=indent)
 
 
 def _counts(names: Iterable[str]) -> str:
@@ -122,7 +118,13 @@ def _device_table(
                 cells |= {_PHASES[phase][0]: f"{ms:.3f}" for phase, ms in times.items()}
             cells["total ms"] = f"{cost.device_ms[device]:.3f}"
             if bar_width:
-                cells["time"] = _time_bar(cost, device, bar_width)
+                # A mark for each phase, as long as the device's share of the step.
+                text = ""
+                edge = 0.0
+                for phase in _phases_of(cost):
+                    edge += float(cost.phases[phase][device]) / (cost.total_ms or 1.0)
+                    text += _PHASES[phase][1] * (round(min(edge, 1.0) * bar_width) - len(text))
+                cells["time"] = text.ljust(bar_width)
         rows.append(cells)
     align = ["left" if header in ("bar", "time") else "right" for header in rows[0]]
     return tabulate(rows, "keys", "simple", colalign=align, disable_numparse=True)
@@ -137,16 +139,6 @@ def _phases_of(cost: PlanCost) -> list[str]:
     """Return the phases that are part of a device's time, in their order; hidden ids are none."""
     has_ids = bool(cost.phases["ids"].any()) and not cost.ids_hidden
     return [phase for phase in cost.phases if phase != "ids" or has_ids]
-
-
-def _time_bar(cost: PlanCost, device: int, width: int) -> str:
-    """Return a bar with a mark for each phase, as long as the device's share of the step."""
-    text = ""
-    edge = 0.0
-    for phase in _phases_of(cost):
-        edge += float(cost.phases[phase][device]) / (cost.total_ms or 1.0)
-        text += _PHASES[phase][1] * (round(min(edge, 1.0) * width) - len(text))
-    return text.ljust(width)
 
 
 class TableChange(NamedTuple):

@@ -187,7 +187,16 @@ class _TableTally:
                 cut = [shard for shard in shards if shard.num_rows < table.num_embeddings]
                 self._add_partial_sums(found, copies, cut)
         if copies > 1:
-            self._add_copied(found, copies, shards)
+            # What holders exchange, as `links.replica_exchange_ms` takes it.
+            task = self._task
+            precision = task.precision_of(self._table)
+            in_groups = self._are_groups(copies)
+            held = found.copied.setdefault(copies, np.zeros(task.num_devices))
+            for shard in shards:
+                weights = shard.num_rows * shard.num_columns * ELEMENT_BYTES[precision]
+                with_state = block_bytes(shard.num_rows, shard.num_columns, precision, task.optimizer_of(self._table))
+                of_step = with_state / (task.group_sync_interval or 1)
+                held[list(shard.devices)] += of_step if in_groups else weights
         sent_whole = (rows[:, 1] - rows[:, 0] == table.num_embeddings) | (not table.is_pooled) | (copies == devices)
         if sent_whole.any():
             found.add_operator((table.is_pooled, copies, -1), holders[sent_whole].ravel())
@@ -211,18 +220,6 @@ class _TableTally:
                 width = shard.num_columns * self._table.num_features * shard.num_rows / num_rows
                 loads[list(shard.devices), column] += width
             found.add_operator((True, copies, column), np.array([shard.devices for shard in pieces]).ravel())
-
-    def _add_copied(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
-        """Add what holders exchange, as `links.replica_exchange_ms` takes it."""
-        task = self._task
-        precision = task.precision_of(self._table)
-        in_groups = self._are_groups(copies)
-        held = found.copied.setdefault(copies, np.zeros(task.num_devices))
-        for shard in shards:
-            weights = shard.num_rows * shard.num_columns * ELEMENT_BYTES[precision]
-            with_state = block_bytes(shard.num_rows, shard.num_columns, precision, task.optimizer_of(self._table))
-            of_step = with_state / (task.group_sync_interval or 1)
-            held[list(shard.devices)] += of_step if in_groups else weights
 
     def _counted(self, copies: int, columns: Floats, shards: Sequence[Shard]) -> Counted:
         """Return what shards with so many holders come to."""

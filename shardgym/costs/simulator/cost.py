@@ -92,7 +92,10 @@ class SimulatorCost(CostModel):
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
-        predictor = self._shared_predictor()
+        # It encodes a task once; after many tasks, a new one replaces it.
+        if self._predictor is None or self._predictor.num_tasks > _TASKS_KEPT:
+            self._predictor = Predictor(self._weights)
+        predictor = self._predictor
         return predictor.plan_costs(predictor.batch(task, plans))
 
     def plan_costs(self, costs: AdditiveCosts, batch: PlanBatch) -> list[PlanCost]:
@@ -106,9 +109,3 @@ class SimulatorCost(CostModel):
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         return "predicted", "modelled"
-
-    def _shared_predictor(self) -> Predictor:
-        """Return the predictor of all calls, which encodes a task once; after many tasks, a new one replaces it."""
-        if self._predictor is None or self._predictor.num_tasks > _TASKS_KEPT:
-            self._predictor = Predictor(self._weights)
-        return self._predictor

@@ -145,38 +145,30 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         if not np.isfinite(value).all():
             raise InputError(f"{path}: tensor '{name}' holds numbers that are not finite")
     try:
-        weights = _weights_of(header, tensors, digest, str(path))
-        _predict_something(network_of(weights))
+        density = Density(*(tensors[f"density.{name}"] for name in Density._fields))
+        context = CONTEXTS.index(header["context"])
+        weights = Weights(
+            role=header["role"],
+            hardware=header["hardware"],
+            precisions=tuple(header["precisions"]),
+            optimizers=tuple(header["optimizers"]),
+            context=context,
+            # Predictions are made in double precision: rounding must not decide which of two plans is better.
+            params={
+                name.removeprefix("compute."): value.astype(np.float64)
+                for name, value in tensors.items()
+                if name.startswith("compute.")
+            },
+            density=density._replace(limit=float(density.limit)),
+            lines=tensors["step.lines"] if context else None,
+            links=LinkModel.from_dict(header["links"], f"{path}, links") if "links" in header else None,
+            digest=digest,
+        )
+        # A device is predicted, for which every tensor must be there and of its shape.
+        network = network_of(weights)
+        one = np.ones(1)
+        shards = Shards(one, 4 * one, one, np.ones((1, REUSE_BINS)) / REUSE_BINS, one, 4 * one, one, one)
+        network.compute(network.encode(shards), Groups(np.ones(1, dtype=np.int64)))
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise InputError(f"{path}: weights of another version ({one_line(error)}): {_TRAIN}") from None
     return weights
-
-
-def _predict_something(network: NumpyNet) -> None:
-    """Predict a device, for which every tensor must be there and of its shape."""
-    one = np.ones(1)
-    shards = Shards(one, 4 * one, one, np.ones((1, REUSE_BINS)) / REUSE_BINS, one, 4 * one, one, one)
-    network.compute(network.encode(shards), Groups(np.ones(1, dtype=np.int64)))
-
-
-def _weights_of(header: dict[str, Any], tensors: dict[str, Any], digest: str, source: str) -> Weights:
-    """Raises what indexing and shapes raise where something is missing."""
-    density = Density(*(tensors[f"density.{name}"] for name in Density._fields))
-    context = CONTEXTS.index(header["context"])
-    return Weights(
-        role=header["role"],
-        hardware=header["hardware"],
-        precisions=tuple(header["precisions"]),
-        optimizers=tuple(header["optimizers"]),
-        context=context,
-        # Predictions are made in double precision: rounding must not decide which of two plans is better.
-        params={
-            name.removeprefix("compute."): value.astype(np.float64)
-            for name, value in tensors.items()
-            if name.startswith("compute.")
-        },
-        density=density._replace(limit=float(density.limit)),
-        lines=tensors["step.lines"] if context else None,
-        links=LinkModel.from_dict(header["links"], f"{source}, links") if "links" in header else None,
-        digest=digest,
-    )

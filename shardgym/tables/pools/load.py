@@ -111,19 +111,13 @@ def synthetic_tables(pool: str = SYNTHETIC) -> tuple[EmbeddingTable, ...]:
 
 @dataclass(frozen=True, config=CONFIG)
 class PublishedModel(Record):
-    """A model that somebody published.
+    """A model that somebody published."""
 
-    Attributes:
-        pool: its tables and its batch size (global).
-        source: where table sizes, batch size and id distribution are from, and what is not stated there.
-        precision: of weights.
-        optimizer: that it was published with.
-    """
-
-    pool: TablePool
+    pool: TablePool  #: its tables and its batch size (global)
+    #: Where table sizes, batch size and id distribution are from, and what is not stated there.
     source: Annotated[str, Field(min_length=1)]
-    precision: Precision = "fp32"
-    optimizer: Optimizer = "exact_sgd"
+    precision: Precision = "fp32"  #: of weights
+    optimizer: Optimizer = "exact_sgd"  #: that it was published with
 
 
 def model_names() -> list[str]:

@@ -55,23 +55,16 @@ class FeatureStatistics:
         batch_size: samples per batch.
         frequencies: whether to count how often each row is looked up.
         checksum: whether to compute the checksum of a recording.
-
-    Attributes:
-        batches: that were counted.
-        ids: in all of them.
-        distinct: rows that a batch touches, summed over batches.
-        reuse: how often batches touch their rows, summed over batches.
-        frequencies: of rows; None unless they were asked for.
     """
 
     def __init__(self, rows: int, batch_size: int, *, frequencies: bool = False, checksum: bool = False) -> None:
         self.rows = rows
         self.batch_size = batch_size
-        self.batches = 0
-        self.ids = 0
-        self.distinct = 0
-        self.reuse = ReuseCounts()
-        self.frequencies: CountedRows | SketchedRows | None = None
+        self.batches = 0  #: that were counted
+        self.ids = 0  #: in all of them
+        self.distinct = 0  #: rows that a batch touches, summed over batches
+        self.reuse = ReuseCounts()  #: how often batches touch their rows, summed over batches
+        self.frequencies: CountedRows | SketchedRows | None = None  #: of rows; None unless they were asked for
         if frequencies:
             self.frequencies = CountedRows(rows) if rows <= MOST_COUNTED_ROWS else SketchedRows()
         self._bounds = range_bounds(min(RANGES, rows), rows)

@@ -106,12 +106,7 @@ class IdStream(ABC):
 
 
 class RecordedStream(IdStream):
-    """Ids in a file; see `open_stream`.
-
-    Attributes:
-        path: of the file.
-        hash_sizes: what the ids of a feature are taken modulo; features whose ids are rows have none.
-    """
+    """Ids in a file; see `open_stream`."""
 
     def __init__(
         self, path: Path, features: Sequence[str] | None, hash_size: int | Mapping[str, int] | None, samples: int | None
@@ -128,6 +123,7 @@ class RecordedStream(IdStream):
         self.features = self.checked(features)
         sizes = hash_size if isinstance(hash_size, Mapping) else dict.fromkeys(self.features, hash_size)
         self.checked(tuple(sizes))
+        #: What the ids of a feature are taken modulo; features whose ids are rows have none.
         self.hash_sizes = {name: size for name, size in sizes.items() if size is not None}
         for name, size in self.hash_sizes.items():
             if check_int(f"hash_size of '{name}'", size, 1) > MOST_ROWS:

@@ -87,11 +87,9 @@ def append_flushed(path: Path, data: bytes) -> None:
 class Line(NamedTuple):
     """One line of a file, without its end."""
 
-    #: From 1.
-    number: int
+    number: int  #: from 1
     text: bytes
-    #: False for a last line without its end: a process was killed while writing it.
-    whole: bool
+    whole: bool  #: False for a last line without its end: a process was killed while writing it
 
     def where(self, path: Path) -> str:
         """Name file and line, for messages."""

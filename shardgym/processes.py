@@ -73,8 +73,7 @@ class Child:
         quiet: whether what it prints goes to a file, whose last line tells why it ended, and not to standard error.
     """
 
-    #: What is raised, and what messages call the process.
-    error: type[ShardGymError] = ChildError
+    error: type[ShardGymError] = ChildError  #: what is raised, and what messages call the process
     noun = "its process"
 
     def __init__(

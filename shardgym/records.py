@@ -81,8 +81,7 @@ class RecordType(ABCMeta):
 class Record(metaclass=RecordType):
     """Mixin of all records: JSON in, JSON out, and an identity."""
 
-    #: Fields that are for display and not part of the identity.
-    not_identity: ClassVar[frozenset[str]] = frozenset()
+    not_identity: ClassVar[frozenset[str]] = frozenset()  #: fields that are for display and not part of the identity
 
     @classmethod
     def unchecked(cls, **fields: Any) -> Self:

@@ -78,10 +78,8 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
 class _Column(NamedTuple):
     """What one column of a table takes at least on all devices of a group together, by the width of its piece."""
 
-    #: First and at last, shape (widths, 2).
-    ms: Floats
-    #: Of the whole step, of the device that takes longest for a piece, shape (widths,).
-    piece_ms: Floats
+    ms: Floats  #: first and at last, shape (widths, 2)
+    piece_ms: Floats  #: of the whole step, of the device that takes longest for a piece, shape (widths,)
 
 
 class _GroupBound:

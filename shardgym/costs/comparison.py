@@ -45,17 +45,13 @@ class DifferenceError(Record):
 
     cost: Name
     version: Name
-    #: Kind of device that the measurements are of.
-    devices: Devices
+    devices: Devices  #: kind of device that the measurements are of
     cuts: Cuts
-    #: Median error of the logarithm of a ratio of two totals.
-    error: Annotated[float, Field(gt=0)]
-    #: How many pairs it is the median of.
-    pairs: Annotated[Whole, Field(ge=1)]
+    error: Annotated[float, Field(gt=0)]  #: median error of the logarithm of a ratio of two totals
+    pairs: Annotated[Whole, Field(ge=1)]  #: how many pairs it is the median of
     #: Share of the pairs with a predicted difference above the error that are in the predicted order.
     above: Share | None
-    #: Likewise, of the other pairs.
-    within: Share | None
+    within: Share | None  #: likewise, of the other pairs
     against: Name
 
 
@@ -63,8 +59,7 @@ class DifferenceError(Record):
 class DifferenceErrors(Record):
     """What is known of all costs."""
 
-    #: At most one for each cost, version, kind of device and of cuts.
-    errors: tuple[DifferenceError, ...]
+    errors: tuple[DifferenceError, ...]  #: at most one for each cost, version, kind of device and of cuts
     schema: Literal["shardgym.difference_errors/1"] = "shardgym.difference_errors/1"
 
 
@@ -72,12 +67,9 @@ class Comparison(NamedTuple):
     """Two plans of one task, the first and the second, by one cost."""
 
     cost: str
-    #: The second total over the first, less 1.
-    change: float
-    #: `TIE_ERRORS` standard errors of the difference of two measurements, relative; 0 of predictions.
-    noise: float
-    #: Of the cost for such plans; None where it is not known.
-    error: DifferenceError | None
+    change: float  #: the second total over the first, less 1
+    noise: float  #: `TIE_ERRORS` standard errors of the difference of two measurements, relative; 0 of predictions
+    error: DifferenceError | None  #: of the cost for such plans; None where it is not known
 
     @property
     def limit(self) -> float | None:

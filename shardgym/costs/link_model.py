@@ -43,20 +43,13 @@ _ID_BYTES = 8
 class StepWork(NamedTuple):
     """Work of each device between the exchanges of a step, in ms, each of shape (..., D)."""
 
-    #: Before lengths of bags are exchanged.
-    pack_ids: Floats
-    #: Before ids are exchanged.
-    count_ids: Floats
-    #: Before the forward compute, which needs ids by table.
-    group_ids: Floats
-    #: Compute, before pooled values are exchanged.
-    forward: Floats
-    #: Puts together what has come.
-    join_outputs: Floats
-    #: Before gradients are exchanged.
-    pack_gradients: Floats
-    #: Compute, which ends the step; no exchange waits for it.
-    backward: Floats
+    pack_ids: Floats  #: before lengths of bags are exchanged
+    count_ids: Floats  #: before ids are exchanged
+    group_ids: Floats  #: before the forward compute, which needs ids by table
+    forward: Floats  #: compute, before pooled values are exchanged
+    join_outputs: Floats  #: puts together what has come
+    pack_gradients: Floats  #: before gradients are exchanged
+    backward: Floats  #: compute, which ends the step; no exchange waits for it
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -70,20 +63,13 @@ class LinkModel(Record):
     `shardgym.costs.fbgemm.step_rank.Clock`.
     """
 
-    #: Start-up time of an exchange.
-    start_ms: NotNegative
-    #: Start-up time for every other device.
-    peer_ms: NotNegative
-    #: Bytes on the wire for each byte of payload, in the busier direction.
-    wire_factor: NotNegative
-    #: Tag of the machine it was fitted on.
-    hardware: Name
-    #: Relative errors of when exchanges are over that it was not fitted to: their median.
-    error: NotNegative
-    #: What nine in ten of these errors are below.
-    worst_tenth: NotNegative
-    #: How many exchanges it was fitted to.
-    exchanges: int
+    start_ms: NotNegative  #: start-up time of an exchange
+    peer_ms: NotNegative  #: start-up time for every other device
+    wire_factor: NotNegative  #: bytes on the wire for each byte of payload, in the busier direction
+    hardware: Name  #: tag of the machine it was fitted on
+    error: NotNegative  #: relative errors of when exchanges are over that it was not fitted to: their median
+    worst_tenth: NotNegative  #: what nine in ten of these errors are below
+    exchanges: int  #: how many exchanges it was fitted to
     schema: Literal["shardgym.link_model/3"] = "shardgym.link_model/3"
 
     def exit_ms(
@@ -220,24 +206,15 @@ class LinkModel(Record):
 class _Factors(NamedTuple):
     """What bytes of a sample take in exchanges of one kind of task; by kinds of links are those that it has, K."""
 
-    #: Of an id, of a column, and of the length of a bag, shape (3,).
-    item_bytes: Ints
-    #: Fast domain of every device; None where all devices have links of one kind, shape (D,).
-    domains: Ints | None
-    #: Of a byte that others own over these links, shape (K, D).
-    received_ms: Floats
-    #: Of these links, shape (K,).
-    latency_ms: Floats
-    #: Of a byte that the device owns and sends, shape (D,).
-    owner_ms: Floats
-    #: Of an exchange, without latency.
-    start_ms: float
-    #: Of a column of partial sums among all devices, shape (D,).
-    sums_ms: Floats
-    #: Of a byte of gradients that all devices have, in one way of an all-reduce, shape (D,).
-    replicas_ms: Floats
-    #: Of these two exchanges, with latency.
-    everywhere_start_ms: float
+    item_bytes: Ints  #: of an id, of a column, and of the length of a bag, shape (3,)
+    domains: Ints | None  #: fast domain of every device; None where all devices have links of one kind, shape (D,)
+    received_ms: Floats  #: of a byte that others own over these links, shape (K, D)
+    latency_ms: Floats  #: of these links, shape (K,)
+    owner_ms: Floats  #: of a byte that the device owns and sends, shape (D,)
+    start_ms: float  #: of an exchange, without latency
+    sums_ms: Floats  #: of a column of partial sums among all devices, shape (D,)
+    replicas_ms: Floats  #: of a byte of gradients that all devices have, in one way of an all-reduce, shape (D,)
+    everywhere_start_ms: float  #: of these two exchanges, with latency
 
 
 @functools.lru_cache(maxsize=256)  # environments and searches ask about few placements at a time
@@ -265,10 +242,8 @@ def _factors(links: LinkModel, topology: Topology, batch_size: int, element_byte
 class Collective(NamedTuple):
     """An exchange of a collective, in the form of an all-to-all."""
 
-    #: What each device sends to each, shape (..., D, D).
-    sent_bytes: Floats
-    #: Which devices exchange with each other, as `LinkModel.exit_ms` has them, shape (D,).
-    groups: Ints
+    sent_bytes: Floats  #: what each device sends to each, shape (..., D, D)
+    groups: Ints  #: which devices exchange with each other, as `LinkModel.exit_ms` has them, shape (D,)
 
     def reversed(self) -> Collective:
         """Return the exchange in which all goes back."""
@@ -305,10 +280,8 @@ def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
 class _Transfer(NamedTuple):
     """An exchange between the owners of shards and the holders of samples, which takes as long in either direction."""
 
-    #: Until it starts, shape (..., 1).
-    start_ms: Floats | float
-    #: Of the busier direction of each device's busier link, shape (..., D).
-    busy_ms: Floats
+    start_ms: Floats | float  #: until it starts, shape (..., 1)
+    busy_ms: Floats  #: of the busier direction of each device's busier link, shape (..., D)
     #: In which placements there is anything to exchange, shape (..., 1); None where in all.
     takes_place: Bools | None = None
 

@@ -265,14 +265,10 @@ class LinkPrices(NamedTuple):
     its domain for k = 0, and those of all other domains for k = 1. All are 0 for links that a device does not use.
     """
 
-    #: Start-up time, shape (2, D).
-    latency_ms: Floats
-    #: Per column of the device, shape (2, D).
-    sent_ms: Floats
-    #: Per column of the others, shape (2, D).
-    received_ms: Floats
-    #: Fast domain of every device, shape (D,).
-    domains: Ints
+    latency_ms: Floats  #: start-up time, shape (2, D)
+    sent_ms: Floats  #: per column of the device, shape (2, D)
+    received_ms: Floats  #: per column of the others, shape (2, D)
+    domains: Ints  #: fast domain of every device, shape (D,)
 
 
 @functools.lru_cache(maxsize=256)  # searches ask about one plan at a time

@@ -81,19 +81,15 @@ class PlanCost(Record):
     per_device: Matrix
     cost: Label
     version: Label
-    #: Tag of the hardware that the times are of.
-    hardware: Label
+    hardware: Label  #: tag of the hardware that the times are of
     compute: Source = "modelled"
     communication: Source = "modelled"
-    #: Why there are no times; None for a feasible plan.
-    reason: str | None = None
+    reason: str | None = None  #: why there are no times; None for a feasible plan
     #: Time of fixed work while times were measured, over its time at pace 1. All times are proportional to it.
     #: Predictions are of pace 1.
     pace: Annotated[float, Field(gt=0)] = 1.0
-    #: Relative standard error of `total_ms`; 0 for a deterministic cost.
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    #: Measurements behind each time.
-    repeats: Annotated[int, Field(ge=0)] = 1
+    noise: Annotated[float, Field(ge=0)] = 0.0  #: relative standard error of `total_ms`; 0 for a deterministic cost
+    repeats: Annotated[int, Field(ge=0)] = 1  #: measurements behind each time
     #: Identifies times that were measured interleaved, and can be compared without drift; "" if it does not matter.
     session: str = ""
     #: What a reader must know, e.g. that devices shared cores.

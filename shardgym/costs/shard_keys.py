@@ -43,8 +43,7 @@ class ShardKey(NamedTuple):
     in_domain: bool = False
     #: Where its rows begin, if some are known to be more popular than others; else 0, and 0 for all rows.
     first_row: int = 0
-    #: Which memory its rows are in, see `Shard`.
-    compute_kernel: ComputeKernel = "fused"
+    compute_kernel: ComputeKernel = "fused"  #: which memory its rows are in, see `Shard`
     cache_load_factor: float = 0.0
     #: Whether its device has all rows of these columns, in shards of several kernels, so that their sums are added up
     #: there and go to others as those of a whole table do.
@@ -59,16 +58,11 @@ class ShardKey(NamedTuple):
 class PlanBatch(NamedTuple):
     """P complete plans as arrays. They may be of different tasks with the same number of devices."""
 
-    #: D of every plan.
-    num_devices: int
-    #: Pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,).
-    counts: Ints
-    #: Of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,).
-    shards: Ints
-    #: Likewise, shape (H,).
-    devices: Ints
-    #: Of 2D parallelism in each plan, shape (P,); None where each plan has one.
-    groups: Ints | None = None
+    num_devices: int  #: d of every plan
+    counts: Ints  #: pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,)
+    shards: Ints  #: of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,)
+    devices: Ints  #: likewise, shape (H,)
+    groups: Ints | None = None  #: of 2D parallelism in each plan, shape (P,); None where each plan has one
     #: Number of each plan's task, shape (P,); None where its shards say it, see `NumberedShards.share_shards`.
     tasks: Ints | None = None
 

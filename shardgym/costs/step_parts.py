@@ -29,16 +29,11 @@ OF_OWN_SHARDS = (1, 2)
 class _Lines(NamedTuple):
     """Lines of one kind of task, of D devices; see `LINES`."""
 
-    #: Of parts of a device's own samples, per load of all devices, shape (3, 3 D).
-    sent_ms: Floats
-    #: Shape (3, 1).
-    sent_constant_ms: Floats
-    #: Of parts of a device's own shards, per load of it, shape (3, 2).
-    received_ms: Floats
-    #: Shape (2,).
-    received_constant_ms: Floats
-    #: Of joining outputs, per column of partial sums, of all devices and of one domain, shape (2, D).
-    added_ms: Floats
+    sent_ms: Floats  #: of parts of a device's own samples, per load of all devices, shape (3, 3 D)
+    sent_constant_ms: Floats  #: shape (3, 1)
+    received_ms: Floats  #: of parts of a device's own shards, per load of it, shape (3, 2)
+    received_constant_ms: Floats  #: shape (2,)
+    added_ms: Floats  #: of joining outputs, per column of partial sums, of all devices and of one domain, shape (2, D)
 
 
 @functools.lru_cache(maxsize=256)  # environments and searches ask about few placements at a time

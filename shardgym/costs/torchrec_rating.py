@@ -40,18 +40,12 @@ _GIB_PER_MS = 2**30 / 1000
 class PlannerConstants:
     """Arguments of TorchRec's `Topology` that enter the rating, with its defaults; bandwidths in bytes per ms."""
 
-    #: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`.
-    compute_device: Literal["cuda", "cpu"] = "cuda"
-    #: Memory bandwidth of a GPU.
-    hbm_mem_bw: float = 897 * _GIB_PER_MS
-    #: Memory bandwidth of a host.
-    ddr_mem_bw: float = 51 * _GIB_PER_MS
-    #: Of an exchange among devices of one host.
-    intra_host_bw: float = 600 * _GIB_PER_MS
-    #: Of every other exchange, for each device.
-    inter_host_bw: float = 12.5 * _GIB_PER_MS
-    #: Backward compute over forward compute.
-    bwd_compute_multiplier: float = 2.0
+    compute_device: Literal["cuda", "cpu"] = "cuda"  #: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`
+    hbm_mem_bw: float = 897 * _GIB_PER_MS  #: memory bandwidth of a GPU
+    ddr_mem_bw: float = 51 * _GIB_PER_MS  #: memory bandwidth of a host
+    intra_host_bw: float = 600 * _GIB_PER_MS  #: of an exchange among devices of one host
+    inter_host_bw: float = 12.5 * _GIB_PER_MS  #: of every other exchange, for each device
+    bwd_compute_multiplier: float = 2.0  #: backward compute over forward compute
 
     def __post_init__(self) -> None:
         if self.compute_device not in ("cuda", "cpu"):

@@ -71,10 +71,8 @@ class Game:
         UnknownNameError: no such order.
     """
 
-    #: Tasks and shards by number.
-    catalog: ShardCatalog
-    #: The state of the episodes.
-    placements: Placements
+    catalog: ShardCatalog  #: tasks and shards by number
+    placements: Placements  #: the state of the episodes
 
     def __init__(self, rules: Rules, cost: CostModel, layout: Layout, num_envs: int = 1) -> None:
         self.rules = rules

@@ -41,10 +41,8 @@ class Devices(NamedTuple):
 
     #: Compute and communication, forward and backward, shape (D, 2); None where the cost model has no times.
     times_ms: Floats | None
-    #: Bytes, columns, columns times pooling factor and number of shards, shape (D, 4).
-    loads: Floats
-    #: Bytes of memory, shape (D,).
-    capacity: Floats
+    loads: Floats  #: bytes, columns, columns times pooling factor and number of shards, shape (D, 4)
+    capacity: Floats  #: bytes of memory, shape (D,)
     #: The device that sets the cost, in a tie the one that computes longest; None if nothing is placed or timed.
     slowest: int | None
 

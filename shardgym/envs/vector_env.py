@@ -71,8 +71,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 
     metadata: dict[str, Any]
 
-    #: Class of the environments that are batched.
-    single_env: ClassVar[type[PlacementEnv]]
+    single_env: ClassVar[type[PlacementEnv]]  #: class of the environments that are batched
 
     def __init__(
         self, num_envs: int = 1, *, autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP, **settings: Any

@@ -224,10 +224,8 @@ class TaskJob(NamedTuple):
     """What a run lacks of one task."""
 
     task_index: int
-    #: Titles of solvers, and seeds, that have no record.
-    todo: tuple[tuple[str, int], ...]
-    #: Records of the task that are there.
-    old: tuple[Result, ...]
+    todo: tuple[tuple[str, int], ...]  #: titles of solvers, and seeds, that have no record
+    old: tuple[Result, ...]  #: records of the task that are there
 
     def __str__(self) -> str:
         return f"task {self.task_index}"
@@ -237,10 +235,8 @@ class TaskAnswer(NamedTuple):
     """What came of a job."""
 
     new: list[Result]
-    #: Old results with new costs.
-    renewed: list[Result]
-    #: Headings and tracebacks.
-    errors: list[tuple[str, str]]
+    renewed: list[Result]  #: old results with new costs
+    errors: list[tuple[str, str]]  #: headings and tracebacks
 
 
 class TaskWorker:

@@ -37,15 +37,11 @@ class Answer(NamedTuple):
 
     started: str
     solve_time_s: float
-    #: Of all its threads; None where that is not known.
-    cpu_time_s: float | None
-    #: "unmeasured" where there is a feasible plan.
-    status: Status
+    cpu_time_s: float | None  #: of all its threads; None where that is not known
+    status: Status  #: "unmeasured" where there is a feasible plan
     reason: str
-    #: Also one that is not feasible.
-    plan: ShardingPlan | None = None
-    #: Traceback of an error.
-    trace: str = ""
+    plan: ShardingPlan | None = None  #: also one that is not feasible
+    trace: str = ""  #: traceback of an error
     weights_digest: Any = ""
     training_time_s: Any = None
 

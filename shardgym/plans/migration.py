@@ -27,14 +27,11 @@ class Move(NamedTuple):
     """A rectangle of a table that one device sends to another."""
 
     table: str
-    #: First one, and the one after the last.
-    rows: tuple[int, int]
+    rows: tuple[int, int]  #: first one, and the one after the last
     columns: tuple[int, int]
     source: int
-    #: The source itself where it moves between a device and its host.
-    destination: int
-    #: Of weights and optimiser state.
-    bytes: int
+    destination: int  #: the source itself where it moves between a device and its host
+    bytes: int  #: of weights and optimiser state
     link: Link
 
 

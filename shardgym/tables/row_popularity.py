@@ -70,12 +70,9 @@ def _of_histogram(table: EmbeddingTable, histogram: tuple[float, ...], batch_siz
 class CacheMisses(NamedTuple):
     """What a cache of rows has not got in a batch."""
 
-    #: Of the distinct rows of the batch, those that come into the cache first.
-    fetched: float = 0.0
-    #: Of these rows, those that it has no room for, which are read and updated where they are.
-    bypassed: float = 0.0
-    #: Of the lookups, those of the latter.
-    bypassed_lookups: float = 0.0
+    fetched: float = 0.0  #: of the distinct rows of the batch, those that come into the cache first
+    bypassed: float = 0.0  #: of these rows, those that it has no room for, which are read and updated where they are
+    bypassed_lookups: float = 0.0  #: of the lookups, those of the latter
 
 
 def cache_misses(cells: Cells, draws: float, capacity: float) -> CacheMisses:

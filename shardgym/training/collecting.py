@@ -71,10 +71,8 @@ class Sample(NamedTuple):
 
     kind: Kind
     role: Role
-    #: What it is follows from this, the role and the seed.
-    number: int
-    #: 0 for the first measurement, 1 for the second.
-    repeat: int
+    number: int  #: what it is follows from this, the role and the seed
+    repeat: int  #: 0 for the first measurement, 1 for the second
 
     def __str__(self) -> str:
         return "/".join(map(str, self))
@@ -369,19 +367,14 @@ def _repeat_noise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 class Summary:
     """The state of a folder."""
 
-    #: Measurements by kind and role, repeats included; of steps tasks.
-    counts: dict[str, dict[str, int]]
+    counts: dict[str, dict[str, int]]  #: measurements by kind and role, repeats included; of steps tasks
     #: By kind: pairs of a measurement and its repeat, and how these differ: coefficient of variation, root mean square
     #: over the pairs ("cv"), and mean absolute percentage error, as a share ("mape").
     noise: dict[str, dict[str, float]]
-    #: Reasons by sample, of what could not be measured.
-    failed: dict[str, str]
-    #: Measurements that the folder lacks.
-    missing: int
-    #: Paths by content.
-    files: dict[str, str]
-    #: Sentences that a reader must know.
-    notices: tuple[str, ...]
+    failed: dict[str, str]  #: reasons by sample, of what could not be measured
+    missing: int  #: measurements that the folder lacks
+    files: dict[str, str]  #: paths by content
+    notices: tuple[str, ...]  #: sentences that a reader must know
 
     def lines(self) -> list[str]:
         """Return it as text."""

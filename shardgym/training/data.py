@@ -41,12 +41,9 @@ class DataSet(NamedTuple):
 
     compute: ComputeSamples
     steps: StepSamples
-    #: Tag of the machine that steps were measured on, or compute where there are no steps.
-    hardware: str
-    #: SHA-256 of each file by name.
-    digests: dict[str, str]
-    #: Of the collection, by file.
-    settings: dict[str, Any]
+    hardware: str  #: tag of the machine that steps were measured on, or compute where there are no steps
+    digests: dict[str, str]  #: SHA-256 of each file by name
+    settings: dict[str, Any]  #: of the collection, by file
 
     def of(self, role: str) -> tuple[ComputeSamples, StepSamples]:
         """Return the samples of one role."""

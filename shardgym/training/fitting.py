@@ -32,19 +32,14 @@ Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 class FitSettings:
     """How a network is trained."""
 
-    #: Passes over the training samples.
-    epochs: int = 100
-    #: Small data sets are passed over more often, until there are so many steps.
-    least_steps: int = 600
-    #: Samples per step.
-    batch: int = 256
+    epochs: int = 100  #: passes over the training samples
+    least_steps: int = 600  #: small data sets are passed over more often, until there are so many steps
+    batch: int = 256  #: samples per step
     #: At its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights with signs need
     #: larger steps and less decay than others.
     learning_rate: float = 8e-3
-    #: Of AdamW, times the learning rate per step.
-    weight_decay: float = 0.03
-    #: Networks trained side by side, each from its own start; the best one is kept.
-    members: int = 3
+    weight_decay: float = 0.03  #: of AdamW, times the learning rate per step
+    members: int = 3  #: networks trained side by side, each from its own start; the best one is kept
 
 
 def train_role(

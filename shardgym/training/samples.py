@@ -45,14 +45,10 @@ _PURPOSE = "reading and writing samples"
 class DataInfo(Record):
     """What a file of samples says about itself, under the key `shardgym` of its metadata; and what a folder does."""
 
-    #: Tag of the machine that was measured.
-    hardware: Name
-    #: Of what can change a time.
-    versions: dict[str, str]
-    #: Of the collection.
-    settings: dict[str, Any]
-    #: UTC, ISO 8601.
-    created: Annotated[str, Field(min_length=1)]
+    hardware: Name  #: tag of the machine that was measured
+    versions: dict[str, str]  #: of what can change a time
+    settings: dict[str, Any]  #: of the collection
+    created: Annotated[str, Field(min_length=1)]  #: UTC, ISO 8601
     kind: Literal["compute", "steps", "both"] = "both"
     schema: Literal["shardgym.samples/1"] = "shardgym.samples/1"
 
@@ -150,18 +146,13 @@ def collection_name(path: Path, folders: Sequence[str | Path]) -> str:
 class ComputeSamples:
     """N measured contents."""
 
-    #: Of each sample: who learns from it, what it is, whether it was measured before; shape (N,).
-    role: Strings
+    role: Strings  #: of each sample: who learns from it, what it is, whether it was measured before; shape (N,)
     content: Strings
     repeat: Ints
-    #: Name of the file that a sample was read from: files are of other days, and of other draws.
-    collection: Strings
-    #: Of all samples, one sample after the other.
-    shards: Shards
-    #: Shards of each sample, shape (N,).
-    counts: Ints
-    #: Forward and backward times, shape (N, 2).
-    ms: Floats
+    collection: Strings  #: name of the file that a sample was read from: files are of other days, and of other draws
+    shards: Shards  #: of all samples, one sample after the other
+    counts: Ints  #: shards of each sample, shape (N,)
+    ms: Floats  #: forward and backward times, shape (N, 2)
     precision: Strings
     optimizer: Strings
 
@@ -183,17 +174,13 @@ class ComputeSamples:
 class StepSamples:
     """N devices in complete steps."""
 
-    #: What each device holds, with its forward and backward times.
-    compute: ComputeSamples
-    #: Pace of the machine, shape (N,).
-    pace: Floats
-    #: Of the device, and of its plan, shape (N,).
-    samples: Ints
+    compute: ComputeSamples  #: what each device holds, with its forward and backward times
+    pace: Floats  #: pace of the machine, shape (N,)
+    samples: Ints  #: of the device, and of its plan, shape (N,)
     plan_shards: Ints
     plan_ids: Floats
     plan_columns: Ints
-    #: Times of `STEP_PARTS`, shape (N, 5).
-    parts_ms: Floats
+    parts_ms: Floats  #: times of `STEP_PARTS`, shape (N, 5)
 
     def __len__(self) -> int:
         return len(self.samples)

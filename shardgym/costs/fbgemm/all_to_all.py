@@ -16,14 +16,10 @@ import torch.distributed as dist
 class AllToAll(NamedTuple):
     """What one rank gives to an all-to-all and gets from it; D ranks."""
 
-    #: Filled rank by rank, flat.
-    received: torch.Tensor
-    #: Values for all ranks, rank by rank, flat.
-    sent: torch.Tensor
-    #: Values from each rank, D numbers.
-    counts_from: Sequence[int]
-    #: Values for each rank, D numbers.
-    counts_to: Sequence[int]
+    received: torch.Tensor  #: filled rank by rank, flat
+    sent: torch.Tensor  #: values for all ranks, rank by rank, flat
+    counts_from: Sequence[int]  #: values from each rank, D numbers
+    counts_to: Sequence[int]  #: values for each rank, D numbers
 
 
 def exchange(*all_to_alls: AllToAll, group: dist.ProcessGroup | None = None) -> None:

@@ -49,14 +49,10 @@ class ShardSpec(NamedTuple):
 class ShardSet(NamedTuple):
     """All that the compute time of one device depends on; equal sets are measured once."""
 
-    #: At least one, in an order that does not depend on the plan.
-    shards: tuple[ShardSpec, ...]
-    #: Samples of one step over all devices; each device looks all of them up.
-    batch_size: int
-    #: Of weights and pooled values.
-    precision: Precision
-    #: Fused into the backward pass.
-    optimizer: Optimizer
+    shards: tuple[ShardSpec, ...]  #: at least one, in an order that does not depend on the plan
+    batch_size: int  #: samples of one step over all devices; each device looks all of them up
+    precision: Precision  #: of weights and pooled values
+    optimizer: Optimizer  #: fused into the backward pass
 
     @classmethod
     def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> ShardSet:
@@ -103,25 +99,20 @@ class TimingJob(NamedTuple):
     """One measurement of a shard set. Every step has ids of its own, the same ones in every job."""
 
     shard_set: ShardSet
-    #: Steps that are run and not reported.
-    warmups: int
-    #: Steps that are reported.
-    iterations: int
+    warmups: int  #: steps that are run and not reported
+    iterations: int  #: steps that are reported
 
 
 class ReferenceJob(NamedTuple):
     """A message to all ranks of complete steps: kernels that each of them times alone, while the others do the same."""
 
-    #: Of each rank.
-    of_ranks: tuple[tuple[TimingJob, ...], ...]
+    of_ranks: tuple[tuple[TimingJob, ...], ...]  #: of each rank
 
 
 class StepTimes(NamedTuple):
     """The answer to a `TimingJob`."""
 
-    #: Forward and backward in ms, shape (iterations, 2).
-    times: Floats
-    #: Caveats for a reader of the times.
-    notes: tuple[str, ...] = ()
+    times: Floats  #: forward and backward in ms, shape (iterations, 2)
+    notes: tuple[str, ...] = ()  #: caveats for a reader of the times
     #: What the host takes to launch the kernels of a step in ms, median, which is no part of `times`; 0 on CPUs.
     launch_ms: float = 0.0

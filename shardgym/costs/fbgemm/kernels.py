@@ -36,8 +36,7 @@ class CpuBackend:
 
     #: Steps whose times include waiting: none, kernels run in the thread that is timed.
     host_waits = 0
-    #: Likewise.
-    launches_ms: Sequence[float] = ()
+    launches_ms: Sequence[float] = ()  #: likewise
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

@@ -50,14 +50,11 @@ class ShapedLinks(NamedTuple):
     """Full-duplex links of every rank; rates are those of the task, in bytes per second and direction."""
 
     world_size: int
-    #: Consecutive ranks that form a domain.
-    domain_size: int
+    domain_size: int  #: consecutive ranks that form a domain
     #: One rate where all links are alike; or of a rank's link to its domain, and of its link to all others.
     rates: tuple[float, ...]
-    #: Links are so many times slower than that.
-    dilation: float
-    #: Of a socket's buffers, see `SOCKET_BYTES`.
-    socket_bytes: int
+    dilation: float  #: links are so many times slower than that
+    socket_bytes: int  #: of a socket's buffers, see `SOCKET_BYTES`
 
     @classmethod
     def of(cls, topology: Topology, *, dilation: float, socket_bytes: int = SOCKET_BYTES) -> ShapedLinks:

@@ -66,10 +66,8 @@ def dtype_of(shard_set: ShardSet) -> torch.dtype:
 class TableIds(NamedTuple):
     """Ids of one table, or of a range of its rows, for one batch, on the device."""
 
-    #: Row ids counted from the first row, sample by sample, int64, shape (number of ids,).
-    indices: torch.Tensor
-    #: Ids per sample, int64, shape (batch_size,).
-    lengths: torch.Tensor
+    indices: torch.Tensor  #: row ids counted from the first row, sample by sample, int64, shape (number of ids,)
+    lengths: torch.Tensor  #: ids per sample, int64, shape (batch_size,)
 
 
 class Ids(NamedTuple):
@@ -77,8 +75,7 @@ class Ids(NamedTuple):
 
     #: Row ids inside each shard, shard by shard and sample by sample, int64, shape (number of ids,).
     indices: torch.Tensor
-    #: Where each bag starts, and the end, int64, shape (shards * batch_size + 1,).
-    offsets: torch.Tensor
+    offsets: torch.Tensor  #: where each bag starts, and the end, int64, shape (shards * batch_size + 1,)
 
 
 class RequestMaker:

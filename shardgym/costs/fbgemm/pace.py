@@ -47,10 +47,8 @@ class Reference(Record):
 
     #: Forward plus backward compute of each shard set.
     compute_ms: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=_SETS, max_length=_SETS)]
-    #: Tag of that machine.
-    hardware: Name
-    #: UTC, ISO 8601.
-    created: Name
+    hardware: Name  #: tag of that machine
+    created: Name  #: UTC, ISO 8601
     schema: Literal["shardgym.pace/1"] = "shardgym.pace/1"
 
 

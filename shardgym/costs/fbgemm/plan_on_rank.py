@@ -20,12 +20,9 @@ from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledTables
 class Features(NamedTuple):
     """What one rank's samples look up."""
 
-    #: By rank, in each of the shards that it looks up ids of all samples in.
-    exchanged: list[list[TableIds]]
-    #: In each replica.
-    replicated: list[TableIds]
-    #: All ids, by unpooled table.
-    unpooled: Mapping[str, torch.Tensor] = MappingProxyType({})
+    exchanged: list[list[TableIds]]  #: by rank, in each of the shards that it looks up ids of all samples in
+    replicated: list[TableIds]  #: in each replica
+    unpooled: Mapping[str, torch.Tensor] = MappingProxyType({})  #: all ids, by unpooled table
 
 
 class Outputs(NamedTuple):
@@ -34,8 +31,7 @@ class Outputs(NamedTuple):
     #: Columns of whole tables rank by rank, of tables cut by rows, of those in domains domain by domain, and of
     #: replicas; shape (own samples, columns).
     pooled: torch.Tensor
-    #: Of all ids, by unpooled table, shape (ids, columns).
-    rows: dict[str, torch.Tensor]
+    rows: dict[str, torch.Tensor]  #: of all ids, by unpooled table, shape (ids, columns)
 
 
 class Domains(NamedTuple):

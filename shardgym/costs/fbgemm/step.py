@@ -57,16 +57,11 @@ class StepJob(NamedTuple):
     """A message to all ranks: steps of one plan."""
 
     plan: StepPlan
-    #: Numbers of the batches of ids; ids of different numbers are drawn apart.
-    batches: tuple[int, ...]
-    #: How many of the batches are for steps that are run and not reported.
-    warmups: int
-    #: Of the id draws.
-    seed: int
-    #: Whether devices enter exchanges when their clocks say so, and their time counts.
-    timed_exchanges: bool
-    #: Of the machine, see `shardgym.costs.fbgemm.pace`.
-    pace: float
+    batches: tuple[int, ...]  #: numbers of the batches of ids; ids of different numbers are drawn apart
+    warmups: int  #: how many of the batches are for steps that are run and not reported
+    seed: int  #: of the id draws
+    timed_exchanges: bool  #: whether devices enter exchanges when their clocks say so, and their time counts
+    pace: float  #: of the machine, see `shardgym.costs.fbgemm.pace`
 
 
 class RankSteps(NamedTuple):
@@ -82,8 +77,7 @@ class RankSteps(NamedTuple):
 class PlanSteps(NamedTuple):
     """Measured parts of the steps of one plan; R rounds of I steps on D devices, each step with ids of its own."""
 
-    #: As in `RankSteps`, shape (R, I, D, P).
-    parts_ms: Floats
+    parts_ms: Floats  #: as in `RankSteps`, shape (R, I, D, P)
     #: Likewise, what each device (row) sent to each other one (column), shape (R, I, D, D).
     sent_bytes: Mapping[str, Ints]
 
@@ -154,10 +148,8 @@ def require_memory(job: StepJob) -> None:
 class StepPhases(NamedTuple):
     """A step of one plan."""
 
-    #: In ms, as `PlanCost.per_device`, shape (D, 5); ids with packing and grouping.
-    per_device: Floats
-    #: Relative standard error of the whole step.
-    noise: float
+    per_device: Floats  #: in ms, as `PlanCost.per_device`, shape (D, 5); ids with packing and grouping
+    noise: float  #: relative standard error of the whole step
 
 
 def phases_of(

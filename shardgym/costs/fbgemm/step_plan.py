@@ -47,27 +47,20 @@ class Part(NamedTuple):
     These are columns that are added up with those of other devices; or those of the table, of unpooled ones.
     """
 
-    #: None where the device has none.
-    shards: ShardSet | None
-    #: First column of each shard.
-    begins: tuple[int, ...]
-    #: Columns that are added up, or those of each unpooled shard.
-    width: int
+    shards: ShardSet | None  #: None where the device has none
+    begins: tuple[int, ...]  #: first column of each shard
+    width: int  #: columns that are added up, or those of each unpooled shard
 
 
 class StepPlan(NamedTuple):
     """A plan as ranks need it; D devices."""
 
-    #: Shards with all rows of their tables, None where a device has none, length D.
-    whole: tuple[ShardSet | None, ...]
-    #: Shards of tables whose rows any devices have, length D; empty if there are none.
-    rows: tuple[Part, ...] = ()
+    whole: tuple[ShardSet | None, ...]  #: shards with all rows of their tables, None where a device has none, length D
+    rows: tuple[Part, ...] = ()  #: shards of tables whose rows any devices have, length D; empty if there are none
     #: Shards of tables whose rows one fast domain has, likewise; the columns added up are those of the device's domain.
     domain_rows: tuple[Part, ...] = ()
-    #: Shards that every device holds; None if there are none.
-    replicas: Part | None = None
-    #: Devices of a fast domain.
-    domain_size: int = 1
+    replicas: Part | None = None  #: shards that every device holds; None if there are none
+    domain_size: int = 1  #: devices of a fast domain
     #: Shards of unpooled tables by what is exchanged together: whole tables, tables cut by columns, tables cut by rows.
     #: In each those of one width and whole in their rows, or not, are together, length D.
     unpooled: tuple[tuple[tuple[Part, ...], ...], ...] = ()

@@ -54,10 +54,8 @@ class _Piece(NamedTuple):
     """Rows of the own samples' ids in one shard."""
 
     shard: ShardSpec
-    #: Of its table.
-    columns: slice
-    #: In the shard.
-    num_ids: int
+    columns: slice  #: of its table
+    num_ids: int  #: in the shard
 
     @property
     def size(self) -> int:

@@ -18,16 +18,11 @@ class Card:
     l2_bytes: int
     sms: int
     clock_hz: float
-    #: To other GPUs of its domain; PCIe where the card has no NVLink.
-    nvlink: float
-    #: Its network card, to other domains.
-    nic: float
-    #: GPUs that share the fast links.
-    domain_size: int
-    #: PCIe or other link to the memory of the host.
-    host: float
-    #: What it holds; the gigabytes of data sheets are GiB, less what error correction takes.
-    memory_bytes: int
+    nvlink: float  #: to other GPUs of its domain; PCIe where the card has no NVLink
+    nic: float  #: its network card, to other domains
+    domain_size: int  #: GPUs that share the fast links
+    host: float  #: PCIe or other link to the memory of the host
+    memory_bytes: int  #: what it holds; the gigabytes of data sheets are GiB, less what error correction takes
     source: str
 
     @property

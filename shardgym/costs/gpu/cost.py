@@ -70,8 +70,7 @@ class GpuSettings:
     #: A key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along; nodes stay those of the task. When None,
     #: each task's topology names device and links.
     hardware: str | None = None
-    #: How pooled values and gradients go between nodes; on one node it does not matter.
-    exchange: Algorithm = "flat"
+    exchange: Algorithm = "flat"  #: how pooled values and gradients go between nodes; on one node it does not matter
     #: Whether the exchange of ids counts. Training that sends the ids of the next step while this one computes hides
     #: it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
     ids: bool = False

@@ -57,18 +57,12 @@ _COLLECTIVES = 3
 class LinkConstants:
     """What all links share."""
 
-    #: Of NVLink's bandwidth that an all-to-all gets.
-    fast_share: float = 0.712
-    #: Likewise of a network card's.
-    slow_share: float = 0.916
-    #: Start-up time inside of a domain.
-    fast_floor_us: float = 15.5
-    #: Start-up time between domains.
-    slow_floor_us: float = 30.5
-    #: What large messages cost besides.
-    ramp_us: float = 12.3
-    #: To each peer, with which half of the ramp is paid.
-    ramp_bytes: float = 65536.0
+    fast_share: float = 0.712  #: of NVLink's bandwidth that an all-to-all gets
+    slow_share: float = 0.916  #: likewise of a network card's
+    fast_floor_us: float = 15.5  #: start-up time inside of a domain
+    slow_floor_us: float = 30.5  #: start-up time between domains
+    ramp_us: float = 12.3  #: what large messages cost besides
+    ramp_bytes: float = 65536.0  #: to each peer, with which half of the ramp is paid
 
 
 LINKS = LinkConstants()

@@ -31,14 +31,10 @@ from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Wor
 class HostConstants:
     """Shares of the bandwidth of a bus in one direction, and a time; all of them are fitted."""
 
-    #: When lookups read rows.
-    read_share: float = 1.12
-    #: When rows and states are read and written.
-    update_share: float = 0.672
-    #: When rows are fetched into a cache, and others are written back.
-    fetch_share: float = 0.451
-    #: Fixed time of the backward pass besides.
-    backward_us: float = 144.0
+    read_share: float = 1.12  #: when lookups read rows
+    update_share: float = 0.672  #: when rows and states are read and written
+    fetch_share: float = 0.451  #: when rows are fetched into a cache, and others are written back
+    backward_us: float = 144.0  #: fixed time of the backward pass besides
 
 
 HOST = HostConstants()
@@ -48,16 +44,12 @@ HOST = HostConstants()
 class HostShards:
     """Which of n shards have their rows in the memory of the host, and what of them no cache has; see `CacheMisses`."""
 
-    #: Whether rows are in the memory of the host, shape (n,).
-    in_host: Bools
-    #: Share of the distinct rows of a batch that come into a cache first, shape (n,).
-    fetched: Floats
+    in_host: Bools  #: whether rows are in the memory of the host, shape (n,)
+    fetched: Floats  #: share of the distinct rows of a batch that come into a cache first, shape (n,)
     #: Share of these rows that are read and updated in the memory of the host: all without a cache, shape (n,).
     bypassed: Floats
-    #: Share of the lookups that is of the latter, shape (n,).
-    bypassed_lookups: Floats
-    #: Bytes per second in one direction.
-    bus: float
+    bypassed_lookups: Floats  #: share of the lookups that is of the latter, shape (n,)
+    bus: float  #: bytes per second in one direction
 
 
 def shard_work_with_host(

@@ -58,32 +58,19 @@ class KernelConstants:
     Norm, chain and numbers of kernels are ours.
     """
 
-    #: Exponent p of the overlap of memory, L2, lookups and chain.
-    norm: float = 3.0
-    #: Bandwidth of random rows over that of a stream; fitted.
-    gather_share: float = 0.921
-    #: Bandwidth of scattered reads and writes over that of a stream; fitted.
-    update_share: float = 0.591
-    #: Bandwidth of the sort over that of a stream; fitted.
-    sort_share: float = 0.25
-    #: That a multiprocessor fetches from the L2 cache.
-    l2_bytes_per_clock: float = 14.9
-    #: Of the L2 cache that holds rows.
-    l2_share: float = 0.9
-    #: Of a multiprocessor per lookup; fitted.
-    lookup_clocks: float = 5.17
-    #: Of a multiprocessor per bag; fitted.
-    bag_clocks: float = 24.4
-    #: Time from the start of a bag to its first row.
-    chain_us: float = 1.0
-    #: Time per further lookup of the bag.
-    chain_lookup_us: float = 0.1
-    #: Of one kernel after the other.
-    launch_us: float = 2.5
-    #: Kernels of the forward pass.
-    forward_launches: float = 2.0
-    #: Kernels of the backward pass.
-    backward_launches: float = 18.0
+    norm: float = 3.0  #: exponent p of the overlap of memory, L2, lookups and chain
+    gather_share: float = 0.921  #: bandwidth of random rows over that of a stream; fitted
+    update_share: float = 0.591  #: bandwidth of scattered reads and writes over that of a stream; fitted
+    sort_share: float = 0.25  #: bandwidth of the sort over that of a stream; fitted
+    l2_bytes_per_clock: float = 14.9  #: that a multiprocessor fetches from the L2 cache
+    l2_share: float = 0.9  #: of the L2 cache that holds rows
+    lookup_clocks: float = 5.17  #: of a multiprocessor per lookup; fitted
+    bag_clocks: float = 24.4  #: of a multiprocessor per bag; fitted
+    chain_us: float = 1.0  #: time from the start of a bag to its first row
+    chain_lookup_us: float = 0.1  #: time per further lookup of the bag
+    launch_us: float = 2.5  #: of one kernel after the other
+    forward_launches: float = 2.0  #: kernels of the forward pass
+    backward_launches: float = 18.0  #: kernels of the backward pass
 
 
 KERNELS = KernelConstants()
@@ -112,23 +99,15 @@ class Work(IntEnum):
 class ShardSizes:
     """Sizes of n shards, each of shape (n,) unless said otherwise."""
 
-    #: Of the batch, a sample's for each feature of the table.
-    bags: Floats
-    #: Lookups of the batch.
-    ids: Floats
+    bags: Floats  #: of the batch, a sample's for each feature of the table
+    ids: Floats  #: lookups of the batch
     rows: Floats
-    #: Of a row.
-    width_bytes: Floats
-    #: Of the optimiser state of a row.
-    state_bytes: Floats
-    #: Of a pooled row.
-    output_bytes: Floats
-    #: Distinct rows by class, shape (n, classes).
-    touched: Floats
-    #: To each of these rows, shape (n, classes).
-    accesses: Floats
-    #: Of an id, with its weight if it has one.
-    id_bytes: Floats
+    width_bytes: Floats  #: of a row
+    state_bytes: Floats  #: of the optimiser state of a row
+    output_bytes: Floats  #: of a pooled row
+    touched: Floats  #: distinct rows by class, shape (n, classes)
+    accesses: Floats  #: to each of these rows, shape (n, classes)
+    id_bytes: Floats  #: of an id, with its weight if it has one
     #: Whether a bag has one output row; otherwise every lookup has one. One for all, or shape (n,).
     pooled: Bools | bool = True
 

@@ -14,10 +14,8 @@ from shardgym.tables.table import EmbeddingTable
 class Counts(NamedTuple):
     """Ids in S ranges of rows that follow each other, by the device whose samples they are of."""
 
-    #: Ids, shape (S, D).
-    lookups: Floats
-    #: Different rows among those of a device, shape (S, D).
-    distinct: Floats
+    lookups: Floats  #: ids, shape (S, D)
+    distinct: Floats  #: different rows among those of a device, shape (S, D)
 
 
 class RowCounts(Protocol):

@@ -40,10 +40,8 @@ class Tally:
     partial_sums: dict[int, Floats]
     #: Bytes that the holders of a rectangle have to exchange, by their number, shape (D,) each.
     copied: dict[int, Floats]
-    #: Forward and backward compute without fixed costs of operators, shape (D, 2).
-    work_ms: Floats
-    #: Whether a device runs one, by kind, shape (D,) each.
-    operators: dict[OperatorKind, Bools]
+    work_ms: Floats  #: forward and backward compute without fixed costs of operators, shape (D, 2)
+    operators: dict[OperatorKind, Bools]  #: whether a device runs one, by kind, shape (D,) each
 
     def add_operator(self, kind: OperatorKind, devices: Ints) -> None:
         """Say that devices run an operator."""
@@ -58,12 +56,9 @@ class Tally:
 class Counted(NamedTuple):
     """What n shards of a table with the same number of holders come to, on whatever devices they lie."""
 
-    #: Ids of the samples of each device, or different ones, that are looked up, shape (n, D).
-    looked_up: Floats
-    #: That are sent for them, shape (n, D).
-    id_bytes: Floats
-    #: Forward and backward compute of every holder, shape (n, holders, 2).
-    work_ms: Floats
+    looked_up: Floats  #: ids of the samples of each device, or different ones, that are looked up, shape (n, D)
+    id_bytes: Floats  #: that are sent for them, shape (n, D)
+    work_ms: Floats  #: forward and backward compute of every holder, shape (n, holders, 2)
 
 
 class CountedShards:

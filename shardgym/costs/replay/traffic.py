@@ -30,12 +30,9 @@ class Traffic(NamedTuple):
     """
 
     ids: Floats
-    #: Looked-up or pooled rows, and partial sums.
-    outputs: Floats
-    #: Of these, on the way back.
-    gradients: Floats
-    #: What holders of the same rows exchange.
-    replicas: Floats
+    outputs: Floats  #: looked-up or pooled rows, and partial sums
+    gradients: Floats  #: of these, on the way back
+    replicas: Floats  #: what holders of the same rows exchange
 
     @property
     def total(self) -> Floats:
@@ -76,10 +73,8 @@ class Exchanges(NamedTuple):
     """Times of exchanges with aligned start, in ms, each of shape (D,)."""
 
     ids_ms: Floats
-    #: Of outputs; gradients take as long.
-    outputs_ms: Floats
-    #: What holders of the same rows take.
-    replicas_ms: Floats
+    outputs_ms: Floats  #: of outputs; gradients take as long
+    replicas_ms: Floats  #: what holders of the same rows take
 
 
 def exchanges(task: ShardingTask, found: Tally) -> Exchanges:

@@ -13,14 +13,10 @@ _MARGIN = 0.1
 class Density(NamedTuple):
     """Gaussian kernels at training data."""
 
-    #: In units of their width, shape (n, d).
-    centres: Floats
-    #: Of the training data, shape (d,).
-    mean: Floats
-    #: From differences to the mean to these units, shape (d, d).
-    whiten: Floats
-    #: Logarithm of the density of the least likely sample that was held out.
-    limit: float
+    centres: Floats  #: in units of their width, shape (n, d)
+    mean: Floats  #: of the training data, shape (d,)
+    whiten: Floats  #: from differences to the mean to these units, shape (d, d)
+    limit: float  #: logarithm of the density of the least likely sample that was held out
 
     def is_unlikely(self, vectors: Floats) -> Bools:
         """Say which devices are less likely than the limit, (n, d) to (n,); see `device_vectors`."""

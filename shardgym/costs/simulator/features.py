@@ -56,16 +56,11 @@ class Shards:
 
     rows: Floats
     columns: Floats
-    #: Mean ids per sample.
-    pooling: Floats
-    #: Reuse histograms, shape (S, 17).
-    reuse: Floats
-    #: Samples of the batch.
-    batch: Floats
-    #: Of one weight.
-    element_bytes: Floats
-    #: FP32 elements of optimiser state.
-    state_per_weight: Floats
+    pooling: Floats  #: mean ids per sample
+    reuse: Floats  #: reuse histograms, shape (S, 17)
+    batch: Floats  #: samples of the batch
+    element_bytes: Floats  #: of one weight
+    state_per_weight: Floats  #: FP32 elements of optimiser state
     state_per_row: Floats
 
     def __len__(self) -> int:

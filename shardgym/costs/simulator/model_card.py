@@ -26,27 +26,20 @@ class ModelCard(Record):
     """Written next to the weights of one role."""
 
     role: Literal["oracle", "judge"]
-    #: Tag of the machine that was measured.
-    hardware: Name
-    #: Of the file of weights.
-    weights_sha256: Digest
-    #: UTC.
-    created: str
-    #: Of training.
-    seed: int
+    hardware: Name  #: tag of the machine that was measured
+    weights_sha256: Digest  #: of the file of weights
+    created: str  #: UTC
+    seed: int  #: of training
     settings: dict[str, Any]
-    #: Of Python and the packages.
-    versions: dict[str, str]
-    #: Of each file of samples, and the settings of its collection.
-    data_sha256: dict[str, str]
+    versions: dict[str, str]  #: of Python and the packages
+    data_sha256: dict[str, str]  #: of each file of samples, and the settings of its collection
     collection: dict[str, Any]
     #: Measurements by kind. A content that was measured again counts again; the data says which are the same.
     samples: dict[str, int]
     #: By part: error of the predictions on test rows (tables that no role learned from) as fractions, that of one
     #: measurement against an independent repeat, and Kendall's tau of both.
     errors: dict[str, Any]
-    #: Training and validation loss of each network by epoch.
-    curves: dict[str, Any]
+    curves: dict[str, Any]  #: training and validation loss of each network by epoch
     #: How many times as long forward and backward took in each collection as at the pace that errors are of.
     paces: dict[str, tuple[float, float]] = field(default_factory=dict)
     schema: Literal["shardgym.model_card/2"] = "shardgym.model_card/2"
@@ -56,26 +49,20 @@ class ModelCard(Record):
 class ModelAgreement(Record):
     """How well one model ranks the plans that solvers made for measured boards: nearly all of them are good."""
 
-    #: Of the distinct plans of a task, mean over tasks.
-    kendall_tau: Annotated[float, Field(ge=-1, le=1)]
+    kendall_tau: Annotated[float, Field(ge=-1, le=1)]  #: of the distinct plans of a task, mean over tasks
     #: Share of the pairs that differ by less than `CLOSE` as measured which the model orders as measured.
     close_right: Annotated[float, Field(ge=0, le=1)]
-    #: Of the model; "" for another measurement.
-    version: str = ""
+    version: str = ""  #: of the model; "" for another measurement
 
 
 @dataclass(frozen=True, config=CONFIG)
 class Agreement(Record):
     """How well models rank plans as measured boards do: what `benchmarks/simulator.py` found."""
 
-    #: Of measured boards, those that were measured twice.
-    tasks: Annotated[Whole, Field(ge=1)]
-    #: That the boards are of.
-    hardware: tuple[str, ...]
-    #: UTC.
-    created: str
-    #: By name, "oracle", "judge" and `REPEAT` among them.
-    models: dict[str, ModelAgreement]
+    tasks: Annotated[Whole, Field(ge=1)]  #: of measured boards, those that were measured twice
+    hardware: tuple[str, ...]  #: that the boards are of
+    created: str  #: UTC
+    models: dict[str, ModelAgreement]  #: by name, "oracle", "judge" and `REPEAT` among them
     schema: Literal["shardgym.agreement/2"] = "shardgym.agreement/2"
 
     def sentence(self, version: str) -> str | None:

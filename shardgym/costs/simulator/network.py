@@ -55,12 +55,10 @@ class Ops:
     exp: Callable[[Array], Array]
     log: Callable[[Array], Array]
     tanh: Callable[[Array], Array]
-    #: x where it is positive, else 0; may overwrite x.
-    relu: Callable[[Array], Array]
+    relu: Callable[[Array], Array]  #: x where it is positive, else 0; may overwrite x
     maximum: Callable[[Array, Array], Array]
     minimum: Callable[[Array, Array], Array]
-    #: `clip(x, low, high)`.
-    clip: Callable[[Array, float, float], Array]
+    clip: Callable[[Array, float, float], Array]  #: `clip(x, low, high)`
     #: Joins along the last axis; over tensors, where several networks are trained at once, leading axes broadcast.
     concat: Callable[[Sequence[Array]], Array]
 

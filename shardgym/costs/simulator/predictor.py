@@ -42,12 +42,9 @@ _RANGES = f"{UNFAMILIAR}: ranges of rows that are more popular than others"
 class _Predictions(NamedTuple):
     """What is predicted of P plans."""
 
-    #: ms in the order of `PHASES`, shape (P, D, 5).
-    per_device: Floats
-    #: Whether a device holds what is unlike the training data, shape (P,).
-    unlikely: Bools
-    #: Whether a shard has some rows of a table that are more popular than others, or less, shape (P,).
-    ranges: Bools
+    per_device: Floats  #: ms in the order of `PHASES`, shape (P, D, 5)
+    unlikely: Bools  #: whether a device holds what is unlike the training data, shape (P,)
+    ranges: Bools  #: whether a shard has some rows of a table that are more popular than others, or less, shape (P,)
 
 
 def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:

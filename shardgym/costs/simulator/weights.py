@@ -32,25 +32,17 @@ ROLES: tuple[Role, ...] = ("oracle", "judge")
 class Weights:
     """A trained simulator."""
 
-    #: Oracle and judge learned from measurements of different plans.
-    role: Role
-    #: Tag of the machine whose times it predicts.
-    hardware: str
-    #: Of the tables that it was trained on, and their optimisers.
-    precisions: tuple[str, ...]
+    role: Role  #: oracle and judge learned from measurements of different plans
+    hardware: str  #: tag of the machine whose times it predicts
+    precisions: tuple[str, ...]  #: of the tables that it was trained on, and their optimisers
     optimizers: tuple[str, ...]
-    #: What it predicts, a number in `CONTEXTS`: kernels alone, or parts of complete steps.
-    context: int
-    #: Of the network.
-    params: Params
-    #: Of what devices held in training.
-    density: Density
+    context: int  #: what it predicts, a number in `CONTEXTS`: kernels alone, or parts of complete steps
+    params: Params  #: of the network
+    density: Density  #: of what devices held in training
     #: ms of the other parts of a step by `LINES` and `AMOUNTS`, shape (5, 4); None for kernels alone.
     lines: Floats | None = None
-    #: Prices exchanges; None for latencies and bandwidths of the topology alone.
-    links: LinkModel | None = None
-    #: SHA-256 of the file; "" before it is saved.
-    digest: str = field(default="", compare=False)
+    links: LinkModel | None = None  #: prices exchanges; None for latencies and bandwidths of the topology alone
+    digest: str = field(default="", compare=False)  #: SHA-256 of the file; "" before it is saved
 
     @property
     def version(self) -> str:

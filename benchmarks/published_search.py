@@ -22,7 +22,7 @@ from torch import nn
 from neuroshard import SearchSettings
 from neuroshard.shard_table import ShardTable
 from shardgym import ShardingTask
-from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.cost import SimulatorCost
 
 GIB = 2**30
 #: What the compute network is fitted to: so many devices, for so many steps.

@@ -30,7 +30,7 @@ from tabulate import tabulate
 
 from neuroshard import NeuroShard
 from shardgym import ShardingTask
-from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.cost import SimulatorCost
 
 #: Inner searches that are timed where the whole published search takes too long.
 INNER = 3

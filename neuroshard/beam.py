@@ -9,7 +9,7 @@ from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.shard_table import plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import check_int
-from shardgym.evaluation.incumbent import Incumbent
+from shardgym.evaluation.solver import Incumbent
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.
 _SHARDS_TOGETHER = 200_000

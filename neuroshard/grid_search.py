@@ -10,7 +10,7 @@ import numpy as np
 from neuroshard.device_sets import DeviceSets, SetTable, find_or_append
 from neuroshard.jit import jit
 from shardgym.arrays import Floats, Ints
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 #: Devices scored in one call: few enough for a processor's cache.
 _DEVICES_PER_CALL = 2048

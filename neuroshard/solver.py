@@ -15,7 +15,7 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.evaluation.solver import Budget, Incumbent, OutOfTime
 from shardgym.evaluation.solver import Observer, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan

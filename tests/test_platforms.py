@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardgym import MeasurementError
-from shardgym.costs.fbgemm import FbgemmCost
+from shardgym.costs.fbgemm.cost import FbgemmCost
 
 ROOT = Path(__file__).parents[1]
 MODULES = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog", "posix"}

@@ -12,7 +12,7 @@ from neuroshard.row_splits import Split, keys_on_one_device
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import LOADS
-from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.evaluation.solver import Budget, Incumbent
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 

@@ -13,7 +13,7 @@ from baselines.recshard.search import Search
 from neuroshard.row_splits import Split, splits_of
 from shardgym.costs.base import CostModel, additive_costs
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.evaluation.incumbent import OutOfTime
+from shardgym.evaluation.solver import OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE, check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask

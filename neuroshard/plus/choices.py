@@ -14,7 +14,7 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared, shared
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 #: Plans x devices that are priced together; larger batches leave the processor's cache.
 _DEVICES_PER_CALL = 16_384

@@ -15,7 +15,7 @@ from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, ki
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
 _DEFAULT_KICKS = 128

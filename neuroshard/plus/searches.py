@@ -22,7 +22,7 @@ from neuroshard.plus.sharing import Form, Shared, places_of
 from neuroshard.shard_table import units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.evaluation.solver import Budget, Incumbent
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 

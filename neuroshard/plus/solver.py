@@ -18,7 +18,7 @@ from neuroshard.solver import ColumnSolver
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, additive_costs, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int, short_repr
-from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.evaluation.solver import Budget, Incumbent
 from shardgym.plans.feasibility import ROOM_ADVICE
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import EmbeddingTable

@@ -13,7 +13,7 @@ from baselines.local_search import Annealing, LocalSearch, RandomSearch, draw_pl
 from baselines.queries import Queries, SearchRun
 from shardgym import InputError, ShardingPlan, load_suite, make_cost
 from shardgym.costs.ties import quantized
-from shardgym.evaluation.incumbent import Budget, Incumbent
+from shardgym.evaluation.solver import Budget, Incumbent
 
 
 def test_no_move_and_no_swap_improves_on_the_result():

@@ -13,7 +13,7 @@ from shardgym.costs.fbgemm import kernels
 from shardgym.costs.fbgemm.jobs import JobError, ShardSet, TimingJob
 from shardgym.costs.fbgemm.kernels import CpuBackend, Measurer, fixed_gradient
 from shardgym.costs.fbgemm.operator import LEARNING_RATE, RequestMaker, build_operator
-from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error, time_shard_sets
+from shardgym.costs.fbgemm.step import interleaved, mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.workers import kernel_timer
 from shardgym.tables.ids import draw_bags
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from shardgym.costs.fbgemm.gpu_ids import draw_on, is_drawn_on_gpu
+from shardgym.costs.fbgemm.operator import draw_on, is_drawn_on_gpu
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
 

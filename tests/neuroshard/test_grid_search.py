@@ -19,7 +19,7 @@ from neuroshard.grid_search import (
 )
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 
 class Flat(DeviceSets):

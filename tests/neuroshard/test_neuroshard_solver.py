@@ -15,7 +15,7 @@ from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.ties import QUANTUM
 from shardgym.errors import InfeasiblePlanError
-from shardgym.evaluation.incumbent import Budget, OutOfTime
+from shardgym.evaluation.solver import Budget, OutOfTime
 
 UNIT = 4 * 100 * 4
 BOTH = pytest.mark.parametrize("search", [NeuroShard, NeuroShardPlus])

@@ -15,7 +15,7 @@ from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
 from shardgym import InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.ties import quantized
-from shardgym.evaluation.incumbent import Budget, OutOfTime
+from shardgym.evaluation.solver import Budget, OutOfTime
 from shardgym.tables.table import EmbeddingTable
 
 COSTS = {

@@ -14,7 +14,7 @@ from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 COSTS = {name: make_cost(name) for name in ("roofline", "gpu")}
 ROOMY = np.full(2, 1000)

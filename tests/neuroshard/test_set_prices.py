@@ -14,7 +14,7 @@ from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard
 from shardgym import make_cost
 from shardgym.costs.ties import QUANTUM
-from shardgym.evaluation.incumbent import Budget
+from shardgym.evaluation.solver import Budget
 
 
 def both_searches(task, cost):

@@ -1,5 +1,1 @@
 """Measured cost: FBGEMM kernels and all-to-alls in worker processes. Importing this loads neither torch nor FBGEMM."""
-
-from shardgym.costs.fbgemm.cost import FbgemmCost
-
-__all__ = ["FbgemmCost"]

@@ -20,7 +20,7 @@ from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.namespaces import ShapedLinks
 from shardgym.costs.fbgemm.pace import Pace
-from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error, time_shard_sets
+from shardgym.costs.fbgemm.step import mean_of_medians, relative_error, time_shard_sets
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import PRELOADED, Workers, kernel_timer, require_fbgemm, step_ranks
 from shardgym.costs.link_model import shipped_model

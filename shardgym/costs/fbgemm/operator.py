@@ -1,14 +1,16 @@
 """FBGEMM's fused embedding operator for the shards of one device, on the CPU and on a GPU, and the ids it is fed."""
 
+import functools
+import hashlib
+import math
 from typing import Any, NamedTuple
 
 import torch
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.costs.fbgemm.gpu_ids import draw_on, is_drawn_on_gpu
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.tables.ids import draw_bags, what_is_drawn
-from shardgym.tables.table import EmbeddingTable
+from shardgym.tables.ids import ZipfLaw, draw_bags, rows_of_block, scatter_ranks, what_is_drawn
+from shardgym.tables.table import EmbeddingTable, UniformIds, ZipfIds
 
 #: Optimisers of tasks by FBGEMM's names.
 OPTIMIZERS = {
@@ -23,6 +25,8 @@ WEIGHT = 0.01
 #: Of every optimiser. Its values do not matter for times either.
 LEARNING_RATE = 0.01
 EPSILON = 0.01
+#: Exponents of Zipf laws nearer to 1 than this have a logarithm for an integral.
+_NO_POWER = 1e-12
 
 
 def build_operator(shard_set: ShardSet, device: torch.device | None = None, *, bounds_check: bool = False) -> Any:
@@ -127,3 +131,62 @@ def cut_rows(ids: TableIds, shard: ShardSpec) -> TableIds:
     numbers = torch.arange(samples, device=ids.lengths.device)
     sample_of = torch.repeat_interleave(numbers, ids.lengths, output_size=len(ids.indices))
     return TableIds(ids.indices[inside] - low, torch.bincount(sample_of[inside], minlength=samples))
+
+
+def is_drawn_on_gpu(table: EmbeddingTable) -> bool:
+    """Return whether a table's ids have a law that a GPU draws by; recorded ids and ranges of rows are the host's."""
+    return isinstance(table.ids, UniformIds | ZipfIds)
+
+
+def draw_on(
+    device: torch.device, table: EmbeddingTable, batch_size: int, *, seed: int, batch: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw the ids of a table that `is_drawn_on_gpu` for one batch, from what `draw_bags` depends on and the device.
+
+    Returns row ids, int64, shape (number of ids,), and ids per sample, int64, shape (batch_size,), on the device.
+    """
+    assert isinstance(table.ids, UniformIds | ZipfIds)
+    name = f"{seed}/{batch}/{table.name}".encode()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:7]))
+    number = functools.partial(torch.rand, dtype=torch.float64, device=device, generator=generator)
+    if table.ids.lengths == "poisson":
+        rates = torch.full((batch_size,), table.pooling_factor, dtype=torch.float64, device=device)
+        lengths = torch.poisson(rates, generator).to(torch.int64)
+    else:
+        ends = torch.arange(batch_size + 1, dtype=torch.float64, device=device) * table.pooling_factor + 0.5
+        lengths = ends.floor().to(torch.int64).diff()
+    count = int(lengths.sum())
+    if table.run_length == 1:
+        return _rows(table.ids, table.num_embeddings, number(count)), lengths
+    runs = (torch.arange(count, dtype=torch.float64, device=device) / table.run_length).to(torch.int64)
+    distinct = int(runs[-1]) + 1 if count else 0
+    return _rows(table.ids, table.num_embeddings, number(distinct))[runs], lengths
+
+
+def _rows(ids: UniformIds | ZipfIds, rows: int, uniforms: torch.Tensor) -> torch.Tensor:
+    """Map uniforms in [0, 1) to rows."""
+    if isinstance(ids, UniformIds):
+        return (uniforms * rows).to(torch.int64).clamp_(max=rows - 1)
+    ranks: Any = _ranks(ZipfLaw(ids.s, ids.q, rows), uniforms)
+    block = rows_of_block(ids, rows)
+    if block == 1:
+        return torch.as_tensor(scatter_ranks(ranks, rows))
+    # As `place_ranks` does it.
+    blocks = rows // block
+    of_block: Any = ranks // block
+    places = scatter_ranks(of_block.clamp(max=blocks - 1), blocks)
+    return torch.where(of_block < blocks, torch.as_tensor(places * block + ranks % block), ranks)
+
+
+def _ranks(law: ZipfLaw, uniforms: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative law, as `ZipfLaw.ranks` does."""
+    in_head = torch.searchsorted(torch.as_tensor(law.cumulative_head, device=uniforms.device), uniforms, right=True)
+    if law.head == law.rows:
+        return in_head
+    part = (uniforms - law.head_share).clamp_(min=0) / (1 - law.head_share)
+    if abs(law.power) < _NO_POWER:
+        logs = part * law.log_range
+    else:
+        logs = torch.log1p(part * math.expm1(law.power * law.log_range)) / law.power
+    behind = law.head + (law.low * torch.expm1(logs)).to(torch.int64)
+    return torch.where(in_head < law.head, in_head, behind.clamp_(max=law.rows - 1))

@@ -1,4 +1,4 @@
-"""Complete training steps of all devices at once, on the CPU, and how the parts of a step add up.
+"""Measuring in rounds: complete training steps of all devices at once, how their parts add up, and kernels alone.
 
 One process per device keeps its part of a plan. In a step, ids are exchanged (lengths, then values), bags are pooled,
 pooled values are exchanged, or all rows of unpooled tables, their gradients are exchanged, and weights are updated in
@@ -18,13 +18,13 @@ a device waits follows from the work of all devices, and not from who was distur
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.rounds import interleaved, relative_error
+from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import Workers
 from shardgym.costs.link_model import LinkModel, latency_ms
@@ -51,6 +51,10 @@ _PHASES = np.array(list(PHASE_OF_PART.values()))
 _USABLE = 0.9
 #: Pooled values on a device, with their gradients, buffers of exchanges and what kernels allocate, in copies of them.
 _OUTPUT_COPIES = 6
+#: Of a bootstrap over rounds.
+_RESAMPLES = 200
+
+K = TypeVar("K")
 
 
 class StepJob(NamedTuple):
@@ -215,3 +219,56 @@ def _groups(task: ShardingTask, part: str) -> Ints | None:
     if part.startswith("between"):
         return np.arange(task.num_devices) % size
     return None
+
+
+def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Container[K]) -> Iterator[K]:
+    """Yield every key once per round in random order, so that drift of the machine affects all of them alike.
+
+    Keys that are in `failed` when their turn comes are skipped; the caller may add to it meanwhile.
+    """
+    for _ in range(rounds):
+        for key in rng.sample(keys, len(keys)):
+            if key not in failed:
+                yield key
+
+
+def time_shard_sets(
+    timer: Workers, shard_sets: Iterable[ShardSet], *, rounds: int, warmups: int, iterations: int, rng: random.Random
+) -> tuple[dict[ShardSet, Floats], dict[ShardSet, str], dict[ShardSet, tuple[str, ...]]]:
+    """Time every distinct shard set once per round.
+
+    Returns:
+        Forward and backward times in ms, shape (rounds, iterations, 2); why there are none; and caveats.
+    """
+    samples: dict[ShardSet, list[Floats]] = {}
+    failed: dict[ShardSet, str] = {}
+    notes: dict[ShardSet, dict[str, None]] = {}
+    timer.start()
+    for shard_set in interleaved(list(dict.fromkeys(shard_sets)), rounds, rng, failed):
+        try:
+            (answer,) = timer.ask(TimingJob(shard_set, warmups, iterations))
+        except MeasurementError as error:
+            failed[shard_set] = str(error)
+        else:
+            samples.setdefault(shard_set, []).append(answer.times)
+            notes.setdefault(shard_set, {}).update(dict.fromkeys(answer.notes))
+    times = {s: np.stack(rows) for s, rows in samples.items() if s not in failed}
+    return times, failed, {s: tuple(noted) for s, noted in notes.items()}
+
+
+def mean_of_medians(samples: Floats) -> Floats:
+    """Return the mean over steps of the median over rounds, shape (...), from samples of shape (rounds, steps, ...).
+
+    Step i of every round did exactly the same work, other steps did not.
+    """
+    return np.asarray(np.median(samples, axis=0).mean(axis=0), dtype=np.float64)
+
+
+def relative_error(phases_of: Callable[[Ints], Floats], rounds: int) -> float:
+    """Return the relative standard error of a plan's total, by a bootstrap over rounds.
+
+    `phases_of` returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
+    """
+    chosen = np.random.default_rng(0).integers(0, rounds, size=(_RESAMPLES, rounds))
+    totals = np.array([phases_of(rows).sum(axis=1).max() for rows in chosen])
+    return float(totals.std() / totals.mean()) if totals.any() else 0.0

@@ -1,6 +1,6 @@
 """Predictor: shards are encoded once, added up per device and priced, for any number of tasks and plans in one call.
 
-Devices compute as the network says, the other work of a step is lines in what they handle (`step_parts.py`), and
+Devices compute as the network says, the other work of a step is lines in what they handle (`features.py`), and
 exchanges are those of a link model. They add up as a complete step does (`shardgym.costs.link_model`). Weights of
 kernels alone have no other work, and exchanges by the task's topology.
 
@@ -24,7 +24,7 @@ from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
 from shardgym.costs.simulator.network import ComputeNet
 from shardgym.costs.simulator.weights import Weights, network_of
-from shardgym.costs.step_parts import step_work
+from shardgym.costs.simulator.features import step_work
 from shardgym.errors import InputError
 from shardgym.tables.row_access import position_matters
 from shardgym.tasks.task import ShardingTask

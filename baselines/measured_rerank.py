@@ -13,8 +13,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.ties import quantized
 from shardgym.errors import NO_PLAN, InputError, MeasurementError, check_int
-from shardgym.evaluation.solver import Budget
-from shardgym.evaluation.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
+from shardgym.evaluation.solver import Budget, Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.registry import find_class

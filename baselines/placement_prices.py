@@ -29,10 +29,7 @@ class PlacementPrices:
     A placement says which candidates each device holds, as booleans of shape (D, C). A candidate may be on several
     devices: it stands for columns of a table, and which columns these are is settled when a plan is made.
 
-    Args:
-        task: the task.
-        cost: the oracle.
-        shards: the candidates; the columns that they begin with and their devices do not matter.
+    The columns that candidates begin with and their devices do not matter.
 
     Raises:
         InputError: `cost` cannot price tasks of this kind.

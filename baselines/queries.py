@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from baselines.lpt import place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel
 from shardgym.errors import check_int
-from shardgym.evaluation.solver import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.evaluation.solver import Budget, Incumbent, Observer, OutOfTime, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask

@@ -183,10 +183,6 @@ class EvaluatedDeviceSets(DeviceSets):
     """Sets priced by any cost model, which evaluates plans of made-up tasks: every new set is what one device holds.
 
     This is slow with most cost models; the search is made for additive ones.
-
-    Args:
-        shards: of the task.
-        cost: any cost model.
     """
 
     def __init__(self, shards: ShardTable, cost: CostModel) -> None:
@@ -224,12 +220,7 @@ def fill(slots: Ints, keys: Ints) -> None:
 def find_or_append(table: SetTable, count: int, parent: int, key: int, shard: int) -> int:
     """Return the number of a set with one shard more: `count` when it is new, and then not priced yet.
 
-    Args:
-        table: the sets.
-        count: of sets.
-        parent: number of the set without the shard.
-        key: of the set with the shard.
-        shard: that is added.
+    `parent` is the number of the set without the shard, and `key` is of the set with it.
     """
     last = len(table.slots) - 1
     slot = key & last

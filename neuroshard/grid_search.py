@@ -87,11 +87,7 @@ class GridSearch:
     """Places shards in a given order, each on the device with the least compute so far that has room for it.
 
     All column plans and all limits advance together, shard by shard. Choosing devices and looking up sets is compiled;
-    what is new in a step is priced in one call.
-
-    Args:
-        device_sets: prices devices and placements.
-        budget: of time.
+    what is new in a step is priced in one call. The device sets price devices and placements.
     """
 
     def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:

@@ -12,13 +12,7 @@ _MOST_STEPS = 20_000
 
 
 def pack(shards: ShardTable) -> list[list[int]]:
-    """Halve the largest shard until all shards can be packed.
-
-    Args:
-        shards: of the task.
-
-    Returns:
-        Rows of `shards` on every device.
+    """Halve the largest shard until all shards can be packed; returns rows of `shards` on every device.
 
     Raises:
         NoFeasiblePlanError: the shards cannot be packed even when nothing is left to halve.

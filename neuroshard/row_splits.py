@@ -32,13 +32,8 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
     time, and saves less time per byte than the one before did.
 
     Where rows are ordered by frequency, popular ones are `fused` and the others `fused_uvm`. Elsewhere a cache of as
-    many rows finds the popular ones by itself.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-        in_host: whether rows may be in the memory of hosts.
-        row_cuts: whether tables may be cut by rows.
+    many rows finds the popular ones by itself. Rows may be in the memory of hosts, and tables cut by rows, where
+    `in_host` and `row_cuts` say so.
     """
     ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
     keys = [key for of_table in ways for shards in of_table for key in keys_on_one_device(task, shards)]

@@ -21,11 +21,8 @@ from shardgym.tasks.task import ShardingTask
 class ShardTable:
     """Shards of 0, 1, 2, ... units of columns of each table; a unit is `COLUMN_UNIT` columns, the least FBGEMM takes.
 
-    Args:
-        task: the task; all widths are divisible by the unit.
-
     Attributes:
-        task: the task.
+        task: the task; all widths are divisible by the unit.
         units: of each table, uncut, shape (T,).
         first: row of each table's empty shard; that of u units is u rows further on, shape (T,).
         whole: row of each table, uncut, shape (T,).

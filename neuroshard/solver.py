@@ -15,8 +15,7 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.evaluation.solver import Budget, Incumbent, OutOfTime
-from shardgym.evaluation.solver import Observer, check_solve_arguments
+from shardgym.evaluation.solver import Budget, Incumbent, Observer, OutOfTime, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, Shard
@@ -173,11 +172,6 @@ def plan_like(task: ShardingTask, plan: ShardingPlan, in_use: ShardingPlan) -> S
     Only shards with all rows of a table move, which single devices hold; rows over several devices stay in their order,
     as TorchRec has them. Devices change places inside of fast domains, and with their domains, where these are of one
     size. With devices that differ, the plan may then be infeasible, or cost something else.
-
-    Args:
-        task: whose tables and devices both plans are for.
-        plan: to come.
-        in_use: before it.
     """
     devices = task.num_devices
     domain = task.topology.fast_domain_size

@@ -10,10 +10,9 @@ import numpy as np
 from shardgym import make_cost
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
+from shardgym.costs.simulator.features import AMOUNTS, DEVICE_PARTS, LINES, shard_features, shards_of, work
 from shardgym.costs.simulator.network import ComputeNet
 from shardgym.costs.simulator.weights import Density, Weights, save_weights
-from shardgym.costs.simulator.features import AMOUNTS, LINES
 
 #: Nothing is unlikely.
 ANYTHING = Density(np.zeros((1, DEVICE_PARTS)), np.zeros(DEVICE_PARTS), np.eye(DEVICE_PARTS), -1e300)

@@ -133,13 +133,9 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, replicas: bool) -> Kinds:
-    """Return all kinds that the tables of a task may be of. Those that no device has memory for are left out.
+    """Return all kinds that the tables of a task may be of, replicas where these are allowed.
 
-    Args:
-        task: the task.
-        costs: of its shards.
-        exchanges: say how compute counts.
-        replicas: whether tables may be replicated.
+    Those that no device has memory for are left out. Exchanges say how compute counts.
     """
     pieces = [
         [ShardKey(t.name, t.num_embeddings, width) for width in range(COLUMN_UNIT, t.embedding_dim + 1, COLUMN_UNIT)]

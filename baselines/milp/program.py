@@ -36,12 +36,8 @@ class Program(Places):
     64 that can be swapped. Averages miss loads and fixed costs that some devices have and others have not, and single
     large pieces: `_add_fewer`, `_add_domain_users` and `_add_largest` are for these.
 
-    Args:
-        task: the task.
-        kinds: of its tables, at least one of each.
-        exchanges: of the task.
-        groups: devices of each place. Devices of a group have the same memory and links, and lie in domains of the same
-            groups.
+    There is at least one kind of each table. Groups are the devices of each place: they have the same memory and links,
+    and lie in domains of the same groups.
     """
 
     def __init__(self, task: ShardingTask, kinds: Kinds, exchanges: Exchanges, groups: Sequence[Sequence[int]]) -> None:

@@ -17,8 +17,7 @@ from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.costs.base import CostModel, additive_costs
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, check_int
-from shardgym.evaluation.solver import OutOfTime
-from shardgym.evaluation.solver import Solver, call_solver
+from shardgym.evaluation.solver import OutOfTime, Solver, call_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask

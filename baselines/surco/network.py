@@ -168,12 +168,8 @@ def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
     With a price per device for memory, which is 0 where there is room, the solution is a softmax over devices of minus
     the priced costs. The prices are found by Newton's method on the dual problem. Gradients are those of the solution
     (implicit differentiation): one more Newton step, in which the costs are differentiable, changes the prices as the
-    constraints ask for.
-
-    Args:
-        costs: shape (B, T, D).
-        batch: the tasks.
-        temperature: weight of the entropy; the linear program itself would have no gradient almost everywhere.
+    constraints ask for. Costs have shape (B, T, D). The temperature is the weight of the entropy: the linear program
+    itself would have no gradient almost everywhere.
     """
     scaled = (costs / temperature).masked_fill(~batch.device_mask[:, None], torch.inf)
     # Shares of each device's memory; padded tables and devices have none.

@@ -112,16 +112,10 @@ _SCALE = 1000.0
 
 
 def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
-    """Return the devices of whole tables that minimise added costs within the memory of every device.
+    """Return the devices of whole tables, (T,), that minimise added costs within the memory of every device.
 
-    HiGHS proves the optimum, unless the search tree gets too large first.
-
-    Args:
-        task: the task.
-        costs: of every table on every device, any finite numbers, shape (T, D); quantized, see `shardgym.costs.ties`.
-
-    Returns:
-        Shape (T,).
+    Costs are of every table on every device, any finite numbers, shape (T, D); they are quantized, see
+    `shardgym.costs.ties`. HiGHS proves the optimum, unless the search tree gets too large first.
 
     Raises:
         NoFeasiblePlanError: no such assignment exists, or none was found.

@@ -9,8 +9,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError, short_repr
-from shardgym.evaluation.solver import Budget
-from shardgym.evaluation.solver import check_solve_arguments
+from shardgym.evaluation.solver import Budget, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.tasks.task import ShardingTask

@@ -229,10 +229,7 @@ class AdditiveCosts(NumberedShards):
 
     `CostModel.additive()` returns one. To make a cost of your own additive, subclass this and implement `describe`,
     which returns the latents of shards under that name, and `device_ms`, which prices their sums. Exchanges take what
-    the link model says of the task's topology, unless you override `exchange_of`.
-
-    Args:
-        num_latents: their number K.
+    the link model says of the task's topology, unless you override `exchange_of`. `num_latents` is K.
     """
 
     #: Whether devices take at least what `least_ms` and `all_to_all_links` say, and collectives of rows and replicas

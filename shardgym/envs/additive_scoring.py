@@ -22,14 +22,8 @@ class AdditiveScorer(PlanScorer):
     """Scores placements with a cost that is additive; all episodes are priced in one call.
 
     A device is priced once for each shard that it holds: what it takes with the next shard, which observations may
-    show, is what it takes once the shard is there.
-
-    Args:
-        cost: the cost model.
-        placements: what is scored.
-        costs: of `cost.additive()`.
-        partial: whether prices of incomplete placements are needed.
-        timed: whether times of devices are needed.
+    show, is what it takes once the shard is there. Prices of incomplete placements and times of devices are kept where
+    `partial` and `timed` say that they are needed.
     """
 
     def __init__(
@@ -236,13 +230,7 @@ class AdditiveScorer(PlanScorer):
 
 
 def plan_scorer(cost: CostModel, placements: Placements, reward: str, *, timed: bool) -> PlanScorer:
-    """Return the scorer for a cost model.
-
-    Args:
-        cost: the cost model.
-        placements: what is scored.
-        reward: one of `REWARDS`.
-        timed: whether times of devices are needed.
+    """Return the scorer for a cost model and a reward of `REWARDS`; `timed` where times of devices are needed.
 
     Raises:
         InputError: dense rewards or times are needed, and the cost is not additive.

@@ -45,12 +45,8 @@ def shard_features(
 ) -> Float32s:
     """Return the features of shards, see `TABLE_FEATURES`, shape (n, 25).
 
-    Args:
-        task: the task.
-        positions: of their tables, shape (n,).
-        amounts: bytes, columns, columns times pooling factor of each, shape (n, 3 or more).
-        scale: denominators of their shares.
-        largest_device: bytes of memory.
+    Positions are of their tables, (n,). Amounts are bytes, columns and columns times pooling factor of each, shape
+    (n, 3 or more); the scale has the denominators of their shares. The largest device has so many bytes of memory.
     """
     tables = task.tables
     histograms = [table.reuse_histogram for table in tables]
@@ -70,13 +66,8 @@ def part_features(
 ) -> Float32s:
     """Return the features of parts of shards that have several holders, as one of these sees its part, shape (n, 25).
 
-    Args:
-        features: of the shards, shape (n, 25).
-        rows: of each part, shape (n,).
-        pooling: ids of each part per sample, shape (n,).
-        on_device: bytes, columns, columns times pooling factor of each part, shape (n, 3 or more).
-        scale: denominators of their shares.
-        largest_device: bytes of memory.
+    Features are of the shards, (n, 25); of each part are its rows, its ids per sample, (n,), and what it has on a
+    device, as the amounts of `shard_features`.
     """
     found = features.astype(np.float64)
     found[:, 0] = np.log2(rows) / LOG_ROWS

@@ -58,13 +58,7 @@ class StepResult(NamedTuple):
 
 
 class Game:
-    """N episodes by the same rules. Methods take `rows`, numbers of episodes, shape (n,).
-
-    Args:
-        rules: the rules.
-        cost: scores plans.
-        layout: of observations.
-        num_envs: N.
+    """N episodes by the same rules, with N = `num_envs`. Methods take `rows`, numbers of episodes, shape (n,).
 
     Raises:
         InputError: dense rewards or times are asked for, and the cost is not additive.

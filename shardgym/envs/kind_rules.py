@@ -90,11 +90,7 @@ class KindRules:
     def parts(self, shards: Ints, first: Ints) -> Ints:
         """Return numbers of the shards that stand for what each device holds of shards, shape (n, D).
 
-        They are `NOTHING` where a device is no holder.
-
-        Args:
-            shards: numbers, shape (n,).
-            first: their first holders, shape (n,).
+        They are `NOTHING` where a device is no holder. Shards are numbers, and first their first holders, (n,).
         """
         kind = self._placements.catalog.kind
         holders = kind["holders"][shards][:, None]

@@ -98,11 +98,7 @@ def observation_space(layout: Layout) -> spaces.Dict:
 def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: Floats | None = None) -> Observation:
     """Return the observations of N placements, as arrays that later steps do not change.
 
-    Args:
-        placements: what is observed.
-        layout: of the observation space.
-        masks: valid actions, shape (N, actions); not copied.
-        time_shares: see `PlanScorer.time_shares`, for timed observations.
+    The masks are valid actions, shape (N, actions), and not copied; timed observations have `PlanScorer.time_shares`.
     """
     catalog = placements.catalog
     next_shard = placements.next

@@ -27,11 +27,7 @@ _AT_ONCE = 1024
 
 
 def references_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
-    """Return the reference costs of tasks in ms, shape (n,).
-
-    Args:
-        costs: price them, in a few calls.
-        tasks: any number.
+    """Return the reference costs of any number of tasks in ms, shape (n,), priced in a few calls.
 
     Raises:
         InputError: a table has a width that no kernel takes.
@@ -56,12 +52,7 @@ def references_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats
 def longest_first(alone_ms: Floats, num_devices: int) -> Ints:
     """Place the shards of n tasks, the longest one of each first, on the devices with the smallest sums.
 
-    Args:
-        alone_ms: time of each shard alone, 0 behind the last one of a task, shape (n, S).
-        num_devices: of each task.
-
-    Returns:
-        Devices of the shards, shape (n, S).
+    Times are of each shard alone, 0 behind the last one of a task, shape (n, S), as are the devices that are returned.
     """
     rows = np.arange(len(alone_ms))
     order = np.argsort(-alone_ms, axis=1, kind="stable")

@@ -135,10 +135,7 @@ class NativeVecEnv(VecEnv):
 def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:
     """Return the info of one environment out of those of a vector environment, as a single environment gives it.
 
-    Args:
-        infos: see `PlacementVectorEnv.step`.
-        row: number of the environment.
-        but: names to leave out.
+    `infos` are those of `PlacementVectorEnv.step`, and names in `but` are left out.
     """
     info = {}
     for name, values in infos.items():

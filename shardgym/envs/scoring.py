@@ -31,12 +31,9 @@ class OrderedShards(NamedTuple):
 
 
 class PlanScorer:
-    """Scores complete placements with any cost model. Methods take `rows`, numbers of episodes, shape (n,).
+    """Scores complete placements with any cost model; `costs` price references.
 
-    Args:
-        cost: the cost model.
-        placements: what is scored.
-        costs: price references.
+    Methods take `rows`, numbers of episodes, shape (n,).
     """
 
     #: Whether incomplete placements have a price, see `AdditiveScorer`.

@@ -207,10 +207,7 @@ class Budget:
 class Incumbent:
     """The best plan so far; of equally good ones, see `shardgym.costs.ties`, the first.
 
-    Args:
-        task: the task.
-        cost: evaluates offered plans.
-        observer: called with every improvement.
+    The cost evaluates offered plans, and the observer is called with every improvement.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:

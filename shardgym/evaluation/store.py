@@ -30,12 +30,7 @@ class Resume(StrEnum):
 class Store:
     """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
 
-    Args:
-        folder: where the file is.
-        run: what is about to run.
-        mode: whether records that are there stay.
-        suite: of the run.
-        solvers: of the run.
+    `run` is what is about to run, and `mode` says whether records that are there stay.
 
     Raises:
         InputError: the folder holds records of something else, packed ones, or a damaged line.
@@ -67,10 +62,7 @@ class Store:
     def add(self, results: Sequence[Result], renewed: Sequence[Result] = ()) -> None:
         """Append records with one write and flush them to the disk.
 
-        Args:
-            results: new records.
-            renewed: records that take the place of those of the same task, solver and seed. The file is then written
-                anew, as a whole.
+        Renewed records take the place of those of the same task, solver and seed: then the file is written as a whole.
 
         Raises:
             InputError: the disk took only a part, which was removed again.

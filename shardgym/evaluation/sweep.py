@@ -47,14 +47,10 @@ class Machines:
 
 
 def topology_of(machine: Machine, memory_bytes: int) -> Topology:
-    """Return the devices and links of a machine by its card's data sheet.
+    """Return the devices, each with so many bytes of memory, and links of a machine by its card's data sheet.
 
     Where there are more devices than share fast links, they fill as few domains as hold the same number of them: 128
     GPUs in racks of 72 are two racks of 64.
-
-    Args:
-        machine: GPU and number.
-        memory_bytes: of each device.
 
     Raises:
         UnknownNameError: no such GPU.

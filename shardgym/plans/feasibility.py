@@ -74,11 +74,7 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
 
 
 def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
-    """Refuse tasks that no plan is feasible for, however tables are cut by columns.
-
-    Args:
-        task: the task.
-        in_host: whether rows may be in the memory of hosts.
+    """Refuse tasks that no plan is feasible for, however tables are cut by columns; rows may be `in_host`.
 
     Raises:
         NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices, and hosts,

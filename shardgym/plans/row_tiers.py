@@ -35,12 +35,8 @@ def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES
 
     Rows are ordered by how likely they are, so even cuts of a tier would leave its hot end to the first device. So a
     tier is cut into stripes first, whose rows differ by the same factor; each is cut evenly over the devices, and its
-    hottest piece goes to the device that is asked for least so far, by all tables. All devices get as many rows.
-
-    Args:
-        task: what to place.
-        tiers: of every table, ascending, and not beyond its rows.
-        stripes: of a tier.
+    hottest piece goes to the device that is asked for least so far, by all tables. All devices get as many rows. Tiers
+    are of every table, ascending, and not beyond its rows.
     """
     devices = task.num_devices
     size = node_size(task)

@@ -28,13 +28,9 @@ class Bags(NamedTuple):
 
 
 def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
-    """Refuse ids that are not those of a batch of a table; kernels run without bounds checks.
+    """Refuse ids that are not those of a batch of a table of this name and number of rows.
 
-    Args:
-        name: of the table that the ids are said to be of.
-        rows: of this table.
-        bags: the ids.
-        batch_size: samples that there must be.
+    Kernels run without bounds checks.
 
     Raises:
         InputError: another number of samples, bags that hold another number of ids, or ids that are no rows.

@@ -53,14 +53,8 @@ def distinct_rows(
     It is computed from the reuse histogram if the table has one: of a row that the batch touches in n runs, a share s
     of the samples touches it with probability 1 - (1 - s) ** n. Otherwise runs of ids are independent draws from the
     table's distribution; recorded ids without a histogram count as uniform. A range has the part of these rows that
-    follows from the table's ids.
-
-    Args:
-        table: the table.
-        batch_size: samples of the batch.
-        start: first row of the range.
-        stop: row after its last; the end of the table when None.
-        served: share of the samples whose ids count, as a device has them that looks up its own samples alone.
+    follows from the table's ids; it ends with the table where `stop`, the row after its last, is None. `served` is the
+    share of the samples whose ids count, as a device has them that looks up its own samples alone.
     """
     rows = table.num_embeddings
     stop = rows if stop is None else stop
@@ -87,14 +81,7 @@ def access_by_range(table: EmbeddingTable, edges: Ints) -> Floats:
 
 
 def distinct_by_range(table: EmbeddingTable, batch_size: int, edges: Ints, served: float = 1.0) -> Floats:
-    """Return the expected distinct rows of ranges that follow each other, see `distinct_rows`, shape (S,).
-
-    Args:
-        table: the table.
-        batch_size: samples of the batch.
-        edges: as in `access_by_range`.
-        served: as in `distinct_rows`.
-    """
+    """Return the expected `distinct_rows` of ranges that follow each other, as in `access_by_range`, shape (S,)."""
     known = _cells_between(table, edges)
     if known is None:
         ranges = itertools.pairwise(edges.tolist())
@@ -113,11 +100,7 @@ def distinct_by_range(table: EmbeddingTable, batch_size: int, edges: Ints, serve
 def distinct_ids(table: EmbeddingTable, batch_size: int, rows: tuple[int, int], num_devices: int) -> float:
     """Return how many ids of a range of rows all devices send, each of them every distinct id of its samples once.
 
-    Args:
-        table: the table.
-        batch_size: samples of all devices.
-        rows: first row of the range and the row after its last.
-        num_devices: devices, which have as many samples each.
+    The batch is that of all devices, which have as many samples each.
     """
     return num_devices * distinct_rows(table, batch_size, *rows, 1 / num_devices)
 

@@ -11,10 +11,18 @@ import numpy as np
 import torch
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
+from shardgym.costs.simulator.features import (
+    AMOUNTS,
+    LINES,
+    OF_OWN_SAMPLES,
+    Groups,
+    device_parts,
+    device_vectors,
+    shard_features,
+    work,
+)
 from shardgym.costs.simulator.network import CONTEXTS, ComputeNet, Ops, Params
 from shardgym.costs.simulator.weights import ROLES, Role, Weights, fit_density
-from shardgym.costs.simulator.features import AMOUNTS, LINES, OF_OWN_SAMPLES
 from shardgym.training.data import split
 from shardgym.training.samples import ComputeSamples, StepSamples, joined, ragged
 

@@ -127,12 +127,7 @@ def _predict_compute(network: NumpyNet, samples: ComputeSamples) -> Floats:
 
 
 def score(predicted: Floats, measured: Floats, pairs: tuple[Ints, Ints]) -> dict[str, Any]:
-    """Return errors of predictions and of repeats, one figure per sample.
-
-    Args:
-        predicted: shape (N,).
-        measured: shape (N,).
-        pairs: positions of repeats.
+    """Return errors of predictions, one figure per sample, shape (N,), and of repeats, by their positions.
 
     Returns:
         "mape" and "kendall_tau" of the predictions, "noise_mape" and "noise_kendall_tau" of measurements as predictions

@@ -242,14 +242,9 @@ def _split_tables(rng: np.random.RandomState, shards: Sequence[ShardSpec], count
 def balanced(
     rng: np.random.RandomState, shards: Sequence[ShardSpec], devices: int, *, error: float, cuts: int
 ) -> list[list[ShardSpec]]:
-    """Place shards as a search would: costly ones are halved by columns, and the costliest is placed first.
+    """Place shards as a search would: costly ones are halved by columns, so often, and the costliest is placed first.
 
-    Args:
-        rng: of the draws.
-        shards: to be placed.
-        devices: how many.
-        error: of the logarithm of costs, which no search knows exactly.
-        cuts: how many halvings.
+    No search knows costs exactly: `error` is that of their logarithm.
     """
     shards = list(shards)
     for _ in range(cuts):

@@ -29,13 +29,7 @@ _TRIES = 100
 
 
 def draw_share(space: Space, seed: int, role: Role, number: int) -> ShardSet:
-    """Return the shard set of a sample.
-
-    Args:
-        space: names the suites, and the memory: what does not fit any more is left out.
-        seed: of the draw.
-        role: who learns from it.
-        number: of the sample.
+    """Return the shard set of a sample. The space names the suites, and the memory: what does not fit is left out.
 
     Raises:
         InputError: tasks of a suite are not drawn from pools, or none of their tables fits the memory.

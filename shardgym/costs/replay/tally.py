@@ -95,15 +95,8 @@ def tally(
 
     The samples of each of n equal blocks of consecutive devices look up a rectangle with n holders at the one inside of
     their block. In plans that are feasible that is the nearest: the device itself, one of its link domain, or the one
-    of its group.
-
-    Args:
-        task: the task.
-        plan: a feasible plan for it.
-        counts: returns those of a table, by name.
-        device: what prices lookups.
-        known: what was counted before with these constants, and the same streams.
-        batch: its number.
+    of its group. `counts` returns those of a table, by name; the device prices lookups; `known` is what was counted
+    before with these constants, and the same streams.
     """
     devices = task.num_devices
     pairs = devices, devices

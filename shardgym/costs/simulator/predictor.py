@@ -21,10 +21,9 @@ from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
-from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
+from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of, step_work
 from shardgym.costs.simulator.network import ComputeNet
 from shardgym.costs.simulator.weights import Weights, network_of
-from shardgym.costs.simulator.features import step_work
 from shardgym.errors import InputError
 from shardgym.tables.row_access import position_matters
 from shardgym.tasks.task import ShardingTask
@@ -70,9 +69,6 @@ class Predictor(NumberedShards):
     """Predicts complete plans with the network of an oracle or a judge.
 
     Tasks and shards are kept, under numbers, as long as the predictor is.
-
-    Args:
-        weights: of either role.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -192,11 +188,7 @@ class Predictor(NumberedShards):
 
 
 class AdditivePredictor(Predictor, AdditiveCosts):
-    """The oracle's predictor: also predicts devices from added latents, for searches and environments.
-
-    Args:
-        weights: of an oracle.
-    """
+    """The oracle's predictor: also predicts devices from added latents, for searches and environments."""
 
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, 32)."""

@@ -25,10 +25,6 @@ class MixedSource(GroupedSource):
 
     Every task draws a weight for each pool, and takes that share of its tables from it, none of them twice. Tables are
     named by pool and table. They keep the law of their ids and lose what was counted in batches of another size.
-
-    Args:
-        spec: pools, groups and seed.
-        half: of each pool.
     """
 
     def __init__(self, spec: MixedTasks, half: Literal["train", "test", "all"] = "all") -> None:

@@ -115,12 +115,7 @@ class DrawnSource(GroupedSource):
         return self._spec.groups
 
     def redrawn(self, pool: str, half: Literal["train", "test", "all"], count: int) -> DrawnSource:
-        """Return a source of other tasks drawn alike, none of them chosen.
-
-        Args:
-            pool: name or path of the pool to draw from.
-            half: of the pool.
-            count: tasks of each group.
+        """Return a source of so many other tasks of each group, drawn alike from a half of a pool, none of them chosen.
 
         Raises:
             UnknownNameError: no such pool; the closest names are in the message.

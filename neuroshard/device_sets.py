@@ -130,14 +130,7 @@ class DeviceSets(abc.ABC):
         return shards
 
     def lower_bounds(self, sets: Ints) -> Floats:
-        """Return what whole plans take at least in ms; 0 where nothing is certain.
-
-        Args:
-            sets: of every device of every plan, shape (P, D).
-
-        Returns:
-            Shape (P,).
-        """
+        """Return what whole plans take at least in ms, 0 where nothing is certain; sets of devices, (P, D), to (P,)."""
         return np.zeros(len(sets), dtype=np.float64)
 
     @abc.abstractmethod

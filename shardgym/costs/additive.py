@@ -312,14 +312,10 @@ class AdditiveCosts(NumberedShards):
         return compute_ms
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
-        """Return all phases of P placements in one group each, complete or not.
+        """Return all phases of P placements in one group each, complete or not, in ms, shape (P, D, 5).
 
-        Args:
-            tasks: number of each placement's task, shape (P,), or one for all.
-            sums: added `vectors` of every device, shape (P, D, K + LOADS).
-
-        Returns:
-            Ms in the order of `PHASES`, shape (P, D, 5).
+        Tasks are the number of each placement's, shape (P,), or one for all. Sums are added `vectors` of every device,
+        shape (P, D, K + LOADS).
         """
         compute_ms = self.exact_compute_ms(sums)
         return join_phases(compute_ms, self.exchange_times(tasks, compute_ms, sums[..., -LOADS:]))

@@ -293,14 +293,9 @@ class _Transfer(NamedTuple):
 
 
 def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, Floats]:
-    """Return the bytes that each device sends and receives inside its domain, and between domains.
+    """Return the bytes that each device sends, and those that it receives, inside its domain and between domains.
 
-    Args:
-        topology: says which devices are in one domain.
-        sent_bytes: as for `LinkModel.exit_ms`.
-
-    Returns:
-        Bytes sent and received, each of shape (..., D, 2).
+    Both have shape (..., D, 2); `sent_bytes` are as for `LinkModel.exit_ms`.
     """
     domains = np.arange(topology.num_devices) // topology.fast_domain_size
     same = domains[:, None] == domains

@@ -106,10 +106,7 @@ class Game:
         return ~self.placements.active
 
     def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
-        """Start episodes of tasks, given with their indices.
-
-        Returns:
-            The reason, by row, for each episode in which no action is valid from the beginning.
+        """Start episodes of tasks, given with their indices; return why no action is valid from the beginning, by row.
 
         Raises:
             InputError: rewards are relative, and a task has no reference cost.

@@ -46,21 +46,11 @@ def kinds_of_none() -> dict[str, list[Any]]:
 def with_kinds(
     task: ShardingTask, shards: Figures, first: int, scale: list[float], largest_device: float, *, replicas: bool
 ) -> tuple[Figures, Figures]:
-    """Add what shards become when their rows are cut, and when tables are replicated, behind them.
+    """Return entries of shards, and behind them of what they become by cuts of rows and as replicas; and their `KINDS`.
 
     TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, and fails on a device without rows:
-    so these are not cut.
-
-    Args:
-        task: the task.
-        shards: entries of its shards with one holder: arrays of `ShardCatalog.shard` but names and ranks.
-        first: number of the first.
-        scale: see `ShardCatalog.task`.
-        largest_device: bytes of memory.
-        replicas: whether to add replicas.
-
-    Returns:
-        These entries and those behind them; and their `KINDS`.
+    so these are not cut. Shards have one holder: entries are arrays of `ShardCatalog.shard` but names and ranks, and
+    `first` is the number of the first; for the scale see `ShardCatalog.task`.
     """
     devices = task.num_devices
     domain = task.topology.fast_domain_size

@@ -172,15 +172,7 @@ def _problem(
 
 
 def fit_prior(amounts: Floats, ms: Floats) -> Floats:
-    """Fit an analytic sum: ms = amounts @ weights, relative errors, no negative weight.
-
-    Args:
-        amounts: work of each sample, shape (N, W).
-        ms: what it took, shape (N,).
-
-    Returns:
-        Weights, shape (W,).
-    """
+    """Fit an analytic sum: ms = amounts @ weights, (N,) = (N, W) @ (W,), relative errors, no negative weight."""
     from scipy import optimize
 
     weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
@@ -190,16 +182,11 @@ def fit_prior(amounts: Floats, ms: Floats) -> Floats:
 
 
 def fit_priors(totals: Floats, ms: Floats, context: Ints) -> Floats:
-    """Fit an analytic sum with a constant to each column of times in each context.
+    """Fit an analytic sum with a constant to each column of times in each context; return weights, (2, W + 1, T).
 
-    Args:
-        totals: work of each sample, shape (N, W).
-        ms: what it took, shape (N, T).
-        context: of each sample, a number in `CONTEXTS`, shape (N,). A context without samples takes those of the other.
-
-    Returns:
-        Weights, shape (2, W + 1, T); the last of a column is the constant, which is never quite 0: a device whose
-        tables are not looked up needs a logarithm, too.
+    The last weight of a column is the constant, which is never quite 0: a device whose tables are not looked up needs a
+    logarithm, too. Totals are the work of each sample, (N, W), which took so many ms, (N, T). A context, a number in
+    `CONTEXTS`, that no sample has takes those of the other.
     """
     amounts = np.column_stack([totals, np.ones(len(totals))])
     found = []

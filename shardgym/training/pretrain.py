@@ -26,20 +26,11 @@ from shardgym.training.samples import ComputeSamples, StepSamples
 def pretrain(
     data: DataSet, folder: Path, settings: FitSettings | None = None, seed: int = 0, progress: Progress | None = None
 ) -> list[ModelCard]:
-    """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
+    """Train every role that has samples, write `ROLE.safetensors` and `ROLE.json` into a folder, and return the cards.
 
     The same data, settings and seed give the same bytes of weights on the same machine and versions. Times of steps are
-    taken to pace 1, and those of kernels alone, of several collections, to the pace of the largest one.
-
-    Args:
-        data: from `load_data`.
-        folder: made when it does not exist.
-        settings: how to train.
-        seed: of everything random.
-        progress: called after every epoch with what is trained, the epoch, and how many there are.
-
-    Returns:
-        The cards, in the order of `ROLES`.
+    taken to pace 1, and those of kernels alone, of several collections, to the pace of the largest one. `progress` is
+    called after every epoch with what is trained, the epoch, and how many there are.
     """
     make_folder(folder)
     settings = settings or FitSettings()
@@ -173,15 +164,7 @@ def kendall_tau(first: Floats, second: Floats) -> float:
 
 
 def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
-    """Draw predictions against measurements, and losses, as PNG files.
-
-    Args:
-        card: of weights in `folder`.
-        data: that they were trained on.
-        folder: with the weights; plots go into `report/` in it.
-
-    Returns:
-        The files written.
+    """Draw predictions against measurements, and losses, as PNG files in `report/` beside the weights; return these.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

@@ -308,13 +308,8 @@ def missed_accesses(rows: Floats, accesses: Floats, capacity: Floats) -> Floats:
     which t follows (Che, Tung and Wang, "Hierarchical Web caching systems", IEEE JSAC 2002). For uniform ids this is
     the share of the table that fits.
 
-    Args:
-        rows: distinct rows of each class, shape (n, classes).
-        accesses: to each of these rows, at least 1, shape (n, classes).
-        capacity: rows that the cache holds, shape (n,).
-
-    Returns:
-        Shape (n,): at least the distinct rows, at most all accesses.
+    Of each class there are distinct rows, and accesses to each of these, at least 1, shapes (n, classes); the cache
+    holds so many rows, shape (n,). What is returned, (n,), is at least the distinct rows, and at most all accesses.
     """
     low = np.zeros(len(rows))
     high = np.full(len(rows), 50.0)  # exp(-50) is nothing: by then every row that is touched was in the cache

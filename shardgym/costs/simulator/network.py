@@ -177,14 +177,9 @@ class ComputeNet:
         return ops.concat([times, scaled, encoded[..., self.TIMES :]])
 
     def head(self, sums: Array, context: Array | None = None) -> Array:
-        """Return the logarithms of forward and backward ms of devices that hold at least one shard.
+        """Return the logarithms of forward and backward ms of devices that hold at least one shard, shape (G, 2).
 
-        Args:
-            sums: added latents of each device, shape (G, 32).
-            context: of each device, shape (G, 1); None with parameters of `in_context`.
-
-        Returns:
-            Shape (G, 2).
+        Sums are added latents of each device, (G, 32); its context, (G, 1), is None with parameters of `in_context`.
         """
         base = sums[..., : self.TIMES] + self._of_context("device_ms", context)
         totals = sums[..., self.TIMES : self.TIMES + self.WORK]

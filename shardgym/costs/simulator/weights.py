@@ -138,15 +138,7 @@ def save_weights(path: Path, weights: Weights) -> str:
 
 
 def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights:
-    """Read weights and check that they are what is expected.
-
-    Args:
-        path: a file written by `save_weights`.
-        role: that it must have.
-        hardware: tag that it must have; any when None.
-
-    Returns:
-        Weights in double precision.
+    """Read weights, in double precision, from a file that `save_weights` wrote; without hardware, of any.
 
     Raises:
         InputError: not a whole safetensors file, or of another schema, role, hardware or version.
@@ -197,17 +189,10 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
 
 
 def fit_density(vectors: Floats, held_out: Floats, seed: int, most: int = 512) -> Density:
-    """Fit a density to training data.
+    """Return Gaussian kernels at some vectors, as wide as Scott's rule says in units of the vectors' covariance.
 
-    Args:
-        vectors: that the density is of, shape (n, d).
-        held_out: others of the same kind, shape (m, d). The least likely of them, or of the kernels by the others, says
-            where the limit is.
-        seed: of the choice of centres.
-        most: kernels at most.
-
-    Returns:
-        Gaussian kernels at some of the vectors, as wide as Scott's rule says in units of the vectors' covariance.
+    Vectors have shape (n, d), and others of the same kind that are held out (m, d): the least likely of these, or of
+    the kernels by the others, says where the limit is. Centres are chosen by the seed.
     """
     count, size = vectors.shape
     mean = vectors.mean(axis=0)

@@ -230,15 +230,8 @@ def best_placements(
     """Keep the cheapest placement of each column plan, communication included; ties go to the least limit.
 
     Placements are scored in the order of their lower bounds. Where the bound is above the cutoff, neither they nor what
-    follows can be among the best column plans, and none of them is scored.
-
-    Args:
-        device_sets: prices placements.
-        plan: which column plan each placement is of, shape (P,).
-        low: first limit of each, shape (P,).
-        sets: of the devices of each, shape (P, D).
-        count: column plans.
-        cutoff: of the level.
+    follows can be among the best column plans, and none of them is scored. Of each placement, `plan` says which of so
+    many column plans it is of, (P,), `low` is its first limit, (P,), and sets are those of its devices, (P, D).
     """
     costs = np.full(count, np.inf)
     best = np.full(count, -1)

@@ -143,12 +143,7 @@ def printable_line(text: str) -> str:
 
 
 def import_extra(module: str, purpose: str, extra: str = "data") -> Any:
-    """Import an optional module.
-
-    Args:
-        module: e.g. "pyarrow.parquet".
-        purpose: what it is needed for, e.g. "reading and writing samples".
-        extra: of `shardgym` that brings it.
+    """Import an optional module, which an extra of `shardgym` brings, for a purpose such as "reading samples".
 
     Raises:
         MissingDependencyError: it is not installed.

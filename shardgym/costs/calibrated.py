@@ -51,10 +51,6 @@ class Calibration(Record):
 class CalibratedCost(SummedCost):
     """An analytic cost whose compute and exchanges have the level of a cluster, and whose steps have its fixed part.
 
-    Args:
-        cost: "gpu" or "roofline", as the calibration says.
-        calibration: of it.
-
     Raises:
         InputError: the calibration is of another cost; or a task has devices that it is not of.
     """

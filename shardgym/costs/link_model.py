@@ -109,12 +109,7 @@ class LinkModel(Record):
         `shardgym.costs.fbgemm.step.phases_of` makes of a measured step, but for the gradients of replicas, which are
         backward compute here, and so come after the exchange that waits for them there. On one device nothing is
         exchanged. A placement that lacks what an exchange is of does without it; one of nothing has those of ids and
-        pooled values.
-
-        Args:
-            task: batch, precision and topology.
-            work: between the exchanges.
-            loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
+        pooled values. Loads are by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
 
         Returns:
             All before the forward compute; the exchanges of pooled values and joining them; packing gradients and

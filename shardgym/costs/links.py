@@ -235,13 +235,8 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int, interval
 
     Gradients of what all devices hold are all-reduced, densely, as TorchRec's data-parallel tables do. The same places
     of all groups all-reduce their weights and optimiser states, as TorchRec's 2D parallelism does. An all-reduce is a
-    reduce-scatter and an all-gather.
-
-    Args:
-        topology: devices and links.
-        loads: of each device, shape (..., D, LOADS).
-        groups: their number, of consecutive devices.
-        interval: steps after which groups exchange; a step takes its share.
+    reduce-scatter and an all-gather. Loads have shape (..., D, LOADS). There are so many groups of consecutive devices,
+    which exchange after so many steps: a step takes its share.
     """
     everywhere = 2 * reduce_scatter_ms(topology, loads[..., REPLICA_BYTES])
     if groups == 1:

@@ -157,12 +157,8 @@ class PoolTasks(Sequence[ShardingTask]):
 def training_tasks(suites: str | Sequence[str], count: int, seed: int = 0) -> list[ShardingTask]:
     """Draw tasks to fit a solver on: like those of suites, from the train half of each suite's own pool.
 
-    Tasks of a suite are together, as every tenth task may be kept for validation; its groups take turns.
-
-    Args:
-        suites: name or path of a suite whose tasks are drawn at random from the test half of a pool, or several.
-        count: tasks, at least 1.
-        seed: of the draw.
+    Suites are named, or paths: their tasks are drawn at random from the test half of a pool. Tasks of a suite are
+    together, as every tenth task may be kept for validation; its groups take turns.
 
     Raises:
         InputError: a suite's tasks are not drawn from a test half, so that no other half is left to learn from.

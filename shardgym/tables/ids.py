@@ -137,12 +137,9 @@ def rows_of_block(ids: ZipfIds, rows: int) -> int:
 
 
 def place_ranks(ranks: Ints, rows: int, block_rows: int) -> Ints:
-    """Place popularity ranks on rows: blocks of ranks are scattered, those that fill no block stay at the end.
+    """Place popularity ranks in [0, rows) on rows: blocks are scattered, what fills no block stays at the end.
 
-    Args:
-        ranks: in [0, rows), any shape.
-        rows: of the table.
-        block_rows: at most `rows`; 1 scatters single ranks, `rows` leaves all where they are.
+    Blocks of 1 row scatter single ranks, those of all rows leave all where they are.
     """
     if block_rows == 1:
         return scatter_ranks(ranks, rows)
@@ -267,13 +264,7 @@ _LOG_RATES = np.linspace(np.log(1e-9), np.log(1e8), 8001)
 
 
 def expected_row_shares(law: UniformIds | ZipfIds, rows: int, ids: float) -> tuple[float, ...]:
-    """Return the reuse histogram that a table is expected to have; zeros when it is not looked up.
-
-    Args:
-        law: of the ids.
-        rows: rows of the table.
-        ids: expected ids of the batch.
-    """
+    """Return the reuse histogram that a table has if a batch has so many ids, all as expected; zeros without any."""
     s, q = (law.s, law.q) if isinstance(law, ZipfIds) else (0.0, 0.0)
     distinct = expected_counts(s, q, rows, ids)[0]
     total = float(distinct.sum())

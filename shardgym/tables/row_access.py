@@ -69,9 +69,7 @@ def distinct_rows(
 def access_by_range(table: EmbeddingTable, edges: Ints) -> Floats:
     """Return the shares of lookups of ranges that follow each other, see `access_share`, shape (S,).
 
-    Args:
-        table: the table.
-        edges: first rows of the ranges, and the row after the last, ascending, shape (S + 1,).
+    Edges are the first rows of the ranges, and the row after the last, ascending, shape (S + 1,).
     """
     found = _cells_between(table, edges)
     if found is None:

@@ -23,13 +23,7 @@ def popularity(table: EmbeddingTable, batch_size: int, start: int = 0, stop: int
     """Return the rows of a range of a table as cells of equally popular ones, most popular first.
 
     Masses are shares of the lookups of the whole table. Where the position of rows says nothing, a range has the
-    table's mix of rows.
-
-    Args:
-        table: which one.
-        batch_size: samples of the batch that a reuse histogram is of.
-        start: first row of the range.
-        stop: row after its last; the end of the table when None.
+    table's mix of rows. It ends with the table where `stop` is None. A reuse histogram is that of so many samples.
     """
     rows = table.num_embeddings
     stop = rows if stop is None else stop

@@ -92,14 +92,7 @@ def pool_of_stream(
 def pool_of_statistics(
     stream: IdStream, statistics: Mapping[str, FeatureStatistics], embedding_dim: int | Mapping[str, int], fit: bool
 ) -> TablePool:
-    """Make a table of each feature that was counted; see `pool_of_stream`.
-
-    Args:
-        stream: of ids.
-        statistics: of its features, with checksums unless `fit`.
-        embedding_dim: width of all tables, or by feature.
-        fit: whether ids are drawn from a law that is fitted.
-    """
+    """Make a table of each feature that was counted, with a checksum unless `fit`; see `pool_of_stream`."""
     widths = dict(embedding_dim) if isinstance(embedding_dim, Mapping) else dict.fromkeys(statistics, embedding_dim)
     stream.checked(tuple(widths))
     tables = []

@@ -1,8 +1,5 @@
 """What a training step takes on a device besides weights and optimiser state: inputs, ids, outputs, gradients."""
 
-from __future__ import annotations
-
-import dataclasses
 import functools
 import math
 from statistics import NormalDist
@@ -90,12 +87,9 @@ class StepMemory(Record):
         return math.ceil(self.id_copies * _input_bytes(table, lookups, samples))
 
     def column_bytes(self, outputs: float, element_bytes: int, *, whole_rows: bool) -> int:
-        """Bytes that one column of so many output rows takes.
+        """Bytes that one column of so many output rows takes, of a shard with all rows of its table or with some.
 
-        Args:
-            outputs: samples that the shard serves, times features; of an unpooled table the ids that it receives.
-            element_bytes: of what is communicated.
-            whole_rows: whether the shard has all rows of its table.
+        Outputs are the samples that it serves, times features; of an unpooled table the ids that it receives.
         """
         copies = self.output_copies if whole_rows else self.partial_sum_copies
         return math.ceil(outputs * (copies * self._pooled_bytes(element_bytes) + self._quantized_bytes(element_bytes)))
@@ -112,10 +106,6 @@ class StepMemory(Record):
         values = sum(table.embedding_dim * number for table, number in zip(tables, rows, strict=True))
         outputs = values * self.joined_output_copies * self._pooled_bytes(element_bytes)
         return math.ceil(self.input_copies * inputs), math.ceil(outputs)
-
-    def without_own(self) -> StepMemory:
-        """Return what shards take alone: of tasks whose memory is what is left for shards."""
-        return dataclasses.replace(self, reserved_bytes=(0,), input_copies=0.0, joined_output_copies=0.0)
 
     def _quantized_bytes(self, element_bytes: int) -> float:
         """Bytes that a quantiser takes for a value."""

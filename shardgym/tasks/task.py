@@ -324,11 +324,14 @@ class ShardingTask(Record):
             topology: devices whose memory is replaced; those of the task by default.
         """
         room = tuple(max(1, num_bytes) for num_bytes in capacity_bytes)
+        step = self.step_memory
+        if step is not None:  # what shards take alone: the room is what is left for these
+            step = dataclasses.replace(step, reserved_bytes=(0,), input_copies=0.0, joined_output_copies=0.0)
         return dataclasses.replace(
             self,
             tables=self.tables if tables is None else tuple(tables),
             topology=dataclasses.replace(self.topology if topology is None else topology, memory_bytes=room),
-            step_memory=None if self.step_memory is None else self.step_memory.without_own(),
+            step_memory=step,
             name="",
         )
 

@@ -174,9 +174,7 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
 class AdditiveGpu(AdditiveCosts):
     """The prices of `GpuCost`: latents are the work of shards, by the columns of `Work`.
 
-    Args:
-        settings: of the cost.
-        given: a card in the place of the one that settings or tasks name, for what another one would take.
+    A card that is given takes the place of the one that settings or tasks name: what another one would take.
     """
 
     def __init__(self, settings: GpuSettings, given: Card | None = None) -> None:

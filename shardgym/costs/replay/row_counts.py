@@ -31,16 +31,9 @@ class RowCounts(Protocol):
 
 
 class StreamCounts:
-    """Counts of a batch that is drawn, or recorded, id by id.
+    """Counts of a batch of a table that is drawn, or recorded, id by id; its first samples are those of device 0.
 
     The different rows of every device are sorted, so that ranges of rows are ranges of them, found by bisection.
-
-    Args:
-        table: whose ids.
-        batch_size: samples over all devices; the first ones are those of device 0.
-        num_devices: D.
-        seed: of the draw.
-        batch: number of the batch.
 
     Raises:
         InputError: recorded ids cannot be read, see `draw_bags`.

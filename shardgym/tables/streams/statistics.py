@@ -48,14 +48,7 @@ class Checksum:
 
 
 class FeatureStatistics:
-    """Counts over the batches of one feature.
-
-    Args:
-        rows: that its ids are of.
-        batch_size: samples per batch.
-        frequencies: whether to count how often each row is looked up.
-        checksum: whether to compute the checksum of a recording.
-    """
+    """Counts over the batches of one feature: of how often each row is looked up, and a checksum, where asked for."""
 
     def __init__(self, rows: int, batch_size: int, *, frequencies: bool = False, checksum: bool = False) -> None:
         self.rows = rows

@@ -127,8 +127,8 @@ def _runner(exchange: Exchange, rank: int) -> Callable[[], object]:
     import torch
     import torch.distributed as dist
 
-    from shardgym.costs.fbgemm.all_to_all import AllToAll
-    from shardgym.costs.fbgemm.all_to_all import exchange as all_to_all
+    from shardgym.costs.fbgemm.unpooled_rows import AllToAll
+    from shardgym.costs.fbgemm.unpooled_rows import exchange as all_to_all
 
     sent_bytes = np.array(exchange.sent_bytes)
     counts_to = (sent_bytes[rank] // 4).tolist()

@@ -7,6 +7,7 @@ import click
 from tabulate import tabulate
 
 from shardgym.cli.common import answer, aside, json_option, parse_spec, width
+from shardgym.envs import ENV_IDS
 from shardgym.evaluation.solver import GROUP, weights_that_ship
 from shardgym.registry import registered
 from shardgym.tables.pools import load_pool, pool_names
@@ -28,28 +29,19 @@ def _solver_rows() -> Rows:
     return [row | {"weights for": ", ".join(shipped.get(str(row["solver"]), []))} for row in rows]
 
 
-def _suite_rows() -> Rows:
-    return [
+LISTS: dict[str, Callable[[], Rows]] = {
+    "suites": lambda: [
         {"suite": s.name, "tasks": len(s), "judge": s.judge, "oracle": s.oracle, "description": s.description}
         for s in map(load_suite, suite_names())
-    ]
-
-
-def _env_rows() -> Rows:
-    from shardgym.envs import ENV_IDS
-
-    return [{"environment": env_id, "class": target} for env_id, target in ENV_IDS.items()]
-
-
-def _pool_rows() -> Rows:
-    return [
+    ],
+    "solvers": _solver_rows,
+    "costs": lambda: _class_rows("cost", "shardgym.costs"),
+    "envs": lambda: [{"environment": env_id, "class": target} for env_id, target in ENV_IDS.items()],
+    "pools": lambda: [
         {"pool": p.name, "tables": len(p), "rows": sum(t.num_embeddings for t in p), "batch size": p.batch_size}
         for p in map(load_pool, pool_names())
-    ]
-
-
-def _topology_rows() -> Rows:
-    return [
+    ],
+    "topologies": lambda: [
         {
             "topology": name,
             "device": values["device"],
@@ -60,16 +52,7 @@ def _topology_rows() -> Rows:
             "GB/s between": f"{values.get('inter_bandwidth', Topology.inter_bandwidth) / 1e9:g}",
         }
         for name, values in PRESETS.items()
-    ]
-
-
-LISTS: dict[str, Callable[[], Rows]] = {
-    "suites": _suite_rows,
-    "solvers": _solver_rows,
-    "costs": lambda: _class_rows("cost", "shardgym.costs"),
-    "envs": _env_rows,
-    "pools": _pool_rows,
-    "topologies": _topology_rows,
+    ],
 }
 
 

@@ -16,7 +16,7 @@ import click
 from tabulate import tabulate
 
 from shardgym.cli.common import ABOVE_0, answer, aside, count, json_option, read_task, writes
-from shardgym.cli.plan_files import read_plan
+from shardgym.cli.common import read_plan
 from shardgym.cli.torchrec import make_model, unknowns
 from shardgym.errors import InputError
 from shardgym.files import read_text, write_whole

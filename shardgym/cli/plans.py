@@ -6,7 +6,7 @@ import click
 from tabulate import tabulate
 
 from shardgym.cli.common import NOTATION, TASK_AND_PLAN, answer, json_option, notes_of, open_cost, read_task, width
-from shardgym.cli.plan_files import plan_to_csv, read_plan
+from shardgym.cli.common import plan_to_csv, read_plan
 from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.rendering import render_diff, render_plan

@@ -21,7 +21,7 @@ from shardgym.cli.common import (
     say,
     writes,
 )
-from shardgym.cli.plan_files import read_plan
+from shardgym.cli.common import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.evaluation.solver import call_solver, takes, warm_up
 from shardgym.files import write_whole

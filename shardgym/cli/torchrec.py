@@ -21,7 +21,7 @@ from shardgym.cli.common import (
     write_task,
     writes,
 )
-from shardgym.cli.plan_files import read_plan
+from shardgym.cli.common import read_plan
 from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind

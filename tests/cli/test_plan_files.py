@@ -7,7 +7,7 @@ from evaluation_toys import toy_tasks
 
 from shardgym import InputError, Shard, ShardingPlan
 from shardgym.cli import main
-from shardgym.cli.plan_files import plan_to_csv, read_plan
+from shardgym.cli.common import plan_to_csv, read_plan
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])

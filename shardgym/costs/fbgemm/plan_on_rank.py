@@ -10,11 +10,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from shardgym.costs.fbgemm.all_to_all import AllToAll, exchange
 from shardgym.costs.fbgemm.lookup import Lookup, dense_optimizer, own_ids
 from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
 from shardgym.costs.fbgemm.step_plan import StepClock, StepPlan
-from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledTables
+from shardgym.costs.fbgemm.unpooled_rows import AllToAll, RowLookup, UnpooledTables, exchange
 
 
 class Features(NamedTuple):

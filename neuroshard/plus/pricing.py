@@ -11,7 +11,7 @@ from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import LOADS, SHARDS
-from shardgym.costs.ties import quantized, quantized_fit
+from shardgym.costs.ties import quantized, rounded
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
@@ -109,7 +109,8 @@ class Pricing:
         ridge = np.where(np.arange(len(prior)) < 3, 1e-5, 1.0) * _LATENT_RIDGE * len(ms)
         weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
         missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
-        fitted = quantized_fit(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale)
+        # A fit multiplies rounding errors by how badly its problem is conditioned: fewer bits are the same everywhere.
+        fitted = rounded(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale, bits=20)
         per_load = np.zeros(LOADS)
         per_load[SHARDS] = fitted[2]
         row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], per_load])

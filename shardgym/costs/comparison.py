@@ -105,8 +105,10 @@ def compare(
     if not (first.feasible and second.feasible and first.total_ms and second.total_ms):
         return None
     noise = difference_noise(first, second) / first.total_ms
-    cuts: Cuts = "rows" if "rows" in map(cuts_of, plans) else "columns"
-    error = error_of(first.cost, first.version, device_kind(task, first), cuts)
+    by_rows = any(plan.has_replicas or any(shard.rows[0] for shard in plan.shards) for plan in plans)
+    device = first.hardware if first.compute == "measured" else task.topology.device
+    kind: Devices = "cpu" if device.startswith("cpu") else "gpu"
+    error = error_of(first.cost, first.version, kind, "rows" if by_rows else "columns")
     return Comparison(first.cost, second.total_ms / first.total_ms - 1, noise, error)
 
 
@@ -119,17 +121,6 @@ def verdict_text(cost: str, error: DifferenceError | None, verdict: Verdict) -> 
     right = "" if share is None else f"; of those that it had {like_this} apart, {share:.0%} were in that order"
     known = f"{math.expm1(error.error):.1%} in the median of {error.pairs} pairs ({error.against})"
     return f"is {verdict} the error of '{cost}' for such plans, {known}{right}."
-
-
-def cuts_of(plan: ShardingPlan) -> Cuts:
-    """Return "columns" of a plan that cuts no table by rows and replicates none, else "rows"."""
-    return "rows" if plan.has_replicas or any(shard.rows[0] for shard in plan.shards) else "columns"
-
-
-def device_kind(task: ShardingTask, cost: PlanCost) -> Devices:
-    """Return the kind of device that a cost is of: the task's, or that of the machine that was measured."""
-    name = cost.hardware if cost.compute == "measured" else task.topology.device
-    return "cpu" if name.startswith("cpu") else "gpu"
 
 
 def error_of(cost: str, version: str, devices: Devices, cuts: Cuts) -> DifferenceError | None:

@@ -67,14 +67,10 @@ class PlanBatch(NamedTuple):
     tasks: Ints | None = None
 
 
-def first_row_of(task: ShardingTask, shard: Shard) -> int:
-    """Return where the rows of a shard begin if that makes a difference, else 0."""
-    return shard.rows[0] if shard.rows[0] and position_matters(task.table(shard.table)) else 0
-
-
 def shard_key(task: ShardingTask, shard: Shard, served: int = 0, *, in_domain: bool = False) -> ShardKey:
     """Return what the time of a shard depends on; arguments as the attributes of `ShardKey`."""
-    key = ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row_of(task, shard))
+    first_row = shard.rows[0] if shard.rows[0] and position_matters(task.table(shard.table)) else 0
+    key = ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row)
     if shard.memory == "device":  # as nearly all are
         return key
     return key._replace(compute_kernel=shard.compute_kernel, cache_load_factor=shard.cache_load_factor)

@@ -33,11 +33,3 @@ def rounded(values: Floats, bits: int) -> Floats:
     """Return numbers rounded to so many significant bits, for what is no time in ms, such as ms per column."""
     mantissas, exponents = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits), dtype=np.float64)
-
-
-def quantized_fit(coefficients: Floats) -> Floats:
-    """Return coefficients of a least-squares fit rounded to 20 significant bits.
-
-    A fit multiplies rounding errors by how badly its problem is conditioned, so fewer digits are the same everywhere.
-    """
-    return rounded(coefficients, bits=20)

@@ -180,7 +180,14 @@ class Game:
             for row in halted[~is_complete].tolist():
                 self._end(result, row, "no_device_fits", reason=self._why_nothing_fits(row))
         if self.rules.plans:
-            self._finish(result, complete)
+            if len(complete):
+                plans, costs = self.scorer.finish(complete)
+                for row, plan, cost in zip(complete.tolist(), plans, costs, strict=True):
+                    self.cost_of[row] = cost
+                    if cost.feasible:
+                        self._end(result, row, "complete", cost.total_ms, plan=plan, cost=cost)
+                    else:
+                        self._end(result, row, "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
             complete = complete[:0]
         paid = complete
         if self.scorer.partial:
@@ -230,18 +237,6 @@ class Game:
         p.become(rows[copying], "replica")
         # A replica begins with device 0.
         return rows[~cutting], np.where(copying, 0, actions)[~cutting]
-
-    def _finish(self, result: StepResult, rows: Ints) -> None:
-        """Score complete plans."""
-        if not len(rows):
-            return
-        plans, costs = self.scorer.finish(rows)
-        for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
-            self.cost_of[row] = cost
-            if cost.feasible:
-                self._end(result, row, "complete", cost.total_ms, plan=plan, cost=cost)
-            else:
-                self._end(result, row, "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
 
     def _pay(self, result: StepResult, rows: Ints, complete: int) -> None:
         """End complete placements, the first ones of these, and reward the others: minus the increase of their cost."""

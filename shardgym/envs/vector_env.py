@@ -159,7 +159,16 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         final: dict[int, dict[str, Any]] = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             again = terminated
-            final = self._final(result)
+            if result.ends:  # what they are before this step resets them
+                observations = self._game.observe()
+                infos = self._game.infos()
+                final = {
+                    row: {
+                        "final_obs": {name: values[row] for name, values in observations.items()},
+                        "final_info": {name: values.item(row) for name, values in infos.items()} | end,
+                    }
+                    for row, end in result.ends.items()
+                }
         resets = self.autoreset_mode is not AutoresetMode.DISABLED
         reasons = self._start(np.flatnonzero(again), {}) if resets else {}
         ends = result.ends if self.autoreset_mode is not AutoresetMode.SAME_STEP else final
@@ -215,20 +224,6 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         for row, end in ends.items():
             infos = self._add_info(infos, end, row)
         return infos
-
-    def _final(self, result: StepResult) -> dict[int, dict[str, Any]]:
-        """Return `final_obs` and `final_info` of the episodes that ended, before the same step resets them."""
-        if not result.ends:
-            return {}
-        observations = self._game.observe()
-        infos = self._game.infos()
-        return {
-            row: {
-                "final_obs": {name: values[row] for name, values in observations.items()},
-                "final_info": {name: values.item(row) for name, values in infos.items()} | end,
-            }
-            for row, end in result.ends.items()
-        }
 
     def _generator(self, row: int) -> np.random.Generator:
         generator = self._generators[row]

@@ -103,11 +103,6 @@ def distinct_ids(table: EmbeddingTable, batch_size: int, rows: tuple[int, int], 
     return num_devices * distinct_rows(table, batch_size, *rows, 1 / num_devices)
 
 
-def touched_by(served: float, accesses: float, run_length: float) -> float:
-    """Return the probability that a share of the samples touches a row which the batch touches so often."""
-    return float(1 - (1 - served) ** max(accesses / run_length, 1.0))
-
-
 def _whole_distinct_rows(table: EmbeddingTable, batch_size: int, served: float) -> float:
     """Return the expected distinct rows of all of a table."""
     if served == 0:  # of a device without samples
@@ -121,7 +116,9 @@ def _whole_distinct_rows(table: EmbeddingTable, batch_size: int, served: float) 
             touched = math.fsum(table.reuse_histogram)
         else:
             pairs = zip(table.reuse_histogram, BIN_ACCESSES, strict=True)
-            touched = math.fsum(of_bin * touched_by(served, n, table.run_length) for of_bin, n in pairs) / served
+            # A row that the batch touches in n runs is touched by a share of the samples with some probability.
+            runs = ((of_bin, max(n / table.run_length, 1.0)) for of_bin, n in pairs)
+            touched = math.fsum(of_bin * (1 - (1 - served) ** n) for of_bin, n in runs) / served
         expected = ids / mean * touched
     elif isinstance(table.ids, ZipfIds):
         expected = _zipf_distinct(table.ids.s, table.ids.q, rows, draws)

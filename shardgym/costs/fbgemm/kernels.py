@@ -93,7 +93,9 @@ class Measurer:
         with backend.reserve(_needed_bytes(job.shard_set, batches)):
             steps = [self._requests.request(job.shard_set, batch) for batch in range(batches)]
             operator = build_operator(job.shard_set, backend.device)
-            rows = [output_rows(job.shard_set, ids) for ids in steps]
+            # One for each sample, or for each id of unpooled tables.
+            is_pooled = job.shard_set.shards[0].table.is_pooled
+            rows = [job.shard_set.batch_size if is_pooled else len(ids.indices) for ids in steps]
             gradient = fixed_gradient(job.shard_set, max(rows), backend.device)
             fed = [(ids, gradient[:count]) for ids, count in zip(steps, rows, strict=True)]
             gc.disable()
@@ -117,11 +119,6 @@ def _needed_bytes(shard_set: ShardSet, batches: int) -> int:
     output = int(shard_set.batch_size * columns * item)
     state = shard_set.num_weights * item + shard_set.num_states * 4
     return state + _OUTPUT_COPIES * output + 2 * shard_set.request_bytes(batches)
-
-
-def output_rows(shard_set: ShardSet, ids: Ids) -> int:
-    """Return how many rows are put out: one for each sample, or for each id of unpooled tables."""
-    return shard_set.batch_size if shard_set.shards[0].table.is_pooled else len(ids.indices)
 
 
 def fixed_gradient(shard_set: ShardSet, rows: int, device: torch.device) -> torch.Tensor:

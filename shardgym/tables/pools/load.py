@@ -87,15 +87,10 @@ def load_pool(name_or_path: str | Path) -> TablePool:
     raise UnknownNameError("pool", text, pool_names(), f"; {endings}")
 
 
-def data_file(pool: str) -> Path:
-    """Return the file with the tables of a synthetic pool."""
-    return _DATA / f"{pool}.csv"
-
-
 @functools.cache
 def synthetic_tables(pool: str = SYNTHETIC) -> tuple[EmbeddingTable, ...]:
     """Return the tables of a synthetic pool, in an order that carries no information."""
-    with data_file(pool).open(encoding="utf-8") as lines:
+    with (_DATA / f"{pool}.csv").open(encoding="utf-8") as lines:
         return tuple(
             EmbeddingTable(
                 name=row["name"],

@@ -17,11 +17,11 @@ from shardgym.cli.common import (
     notes_of,
     open_cost,
     open_solver,
+    read_plan,
     read_task,
     say,
     writes,
 )
-from shardgym.cli.common import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.evaluation.solver import call_solver, takes, warm_up
 from shardgym.files import write_whole

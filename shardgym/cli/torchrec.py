@@ -15,13 +15,13 @@ from shardgym.cli.common import (
     by_name,
     count,
     json_option,
+    read_plan,
     read_task,
     say,
     takes_topology,
     write_task,
     writes,
 )
-from shardgym.cli.common import read_plan
 from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, whole_numbers
-from shardgym.envs.game import Game, StepResult
+from shardgym.envs.game import Game
 from shardgym.envs.observation import Observation
 from shardgym.envs.render import render
 from shardgym.errors import InputError, UnknownNameError, check_int

@@ -1,7 +1,5 @@
 """How often a model's tables are accessed: from a sample or a stream of ids, from numbers, or assumed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,11 +18,9 @@ from shardgym.torchrec.model_tables import ModelTable, by_table
 class Access(NamedTuple):
     """What a task says of the accesses to a table; see `EmbeddingTable`."""
 
-    #: Mean ids per sample, of all features of the table together.
-    pooling_factor: float
+    pooling_factor: float  #: mean ids per sample, of all features of the table together
     ids: IdDistribution
-    #: None when unknown.
-    reuse_histogram: tuple[float, ...] | None = None
+    reuse_histogram: tuple[float, ...] | None = None  #: None when unknown
     run_length: float = 1.0
 
 

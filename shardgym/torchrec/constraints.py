@@ -13,8 +13,6 @@ All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named a
 - *refused*: kernel key_value with its key_value_params, and use_virtual_table, keep rows in other memories.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,14 +66,10 @@ class Wish(NamedTuple):
 class TableInput(NamedTuple):
     """What constraints say of the input of one table."""
 
-    #: Ids per sample, of all features; None where the constraints do not say.
-    pooling_factor: float | None
-    #: Bags per sample.
-    num_features: int
-    #: Whether ids have weights.
-    weighted: bool
-    #: What a task cannot hold of it.
-    wishes: tuple[Wish, ...]
+    pooling_factor: float | None  #: ids per sample, of all features; None where the constraints do not say
+    num_features: int  #: bags per sample
+    weighted: bool  #: whether ids have weights
+    wishes: tuple[Wish, ...]  #: what a task cannot hold of it
 
 
 def in_words(wishes: Iterable[Wish]) -> list[str]:
@@ -162,8 +156,7 @@ class Rules(NamedTuple):
     of_tables: dict[str, Rule]
     #: For each collection with mean-pooled tables whose tables may all be cut by rows: rules with which they are.
     by_rows: list[dict[str, Rule]]
-    #: What no plan can follow.
-    wishes: list[Wish]
+    wishes: list[Wish]  #: what no plan can follow
 
 
 def rules_of(

@@ -1,7 +1,5 @@
 """The plans that `compare` measures: made by planners or given, with all rows or fewer, on the devices of the job."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -35,10 +33,8 @@ Given: TypeAlias = Planner | TorchRecPlan | ShardingPlan
 class Contender(NamedTuple):
     """A plan that is measured."""
 
-    #: On the devices of the job.
-    sharding_plan: TorchRecPlan
-    #: The same, as costs price it.
-    plan: ShardingPlan
+    sharding_plan: TorchRecPlan  #: on the devices of the job
+    plan: ShardingPlan  #: the same, as costs price it
 
 
 def find_contenders(

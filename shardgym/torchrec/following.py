@@ -7,8 +7,6 @@ cheaper. The same is done with a plan that cuts no table, and the cheaper of the
 for stays as it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -41,12 +39,9 @@ _LEAST_GAIN = 1e-9
 class Rule(NamedTuple):
     """What a plan may do with a table."""
 
-    #: Allowed ways to shard it, see `is_one_of`.
-    kinds: frozenset[Kind] = RUN_BY_TORCHREC
-    #: Of a piece, where columns are cut.
-    least_columns: int = 0
-    #: That may hold it; all when None.
-    devices: frozenset[int] | None = None
+    kinds: frozenset[Kind] = RUN_BY_TORCHREC  #: allowed ways to shard it, see `is_one_of`
+    least_columns: int = 0  #: of a piece, where columns are cut
+    devices: frozenset[int] | None = None  #: that may hold it; all when None
     #: That may look it up, each with the share of rows that its cache has room for; any when empty.
     kernels: tuple[tuple[ComputeKernel, float], ...] = ()
 

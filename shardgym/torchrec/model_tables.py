@@ -4,8 +4,6 @@ A table of a task is named after its place in the model: the path of its collect
 modules nor tables of TorchRec may have a dot in their names, so the last dot separates the two.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -51,11 +49,9 @@ _CONFIGS = ("embedding_bag_configs", "embedding_configs")
 class ModelTable(NamedTuple):
     """One table of a model."""
 
-    #: Of its collection in the model, "" when the model is the collection.
-    path: str
+    path: str  #: of its collection in the model, "" when the model is the collection
     config: EmbeddingBagConfig | EmbeddingConfig
-    #: Whether its collection takes ids with weights.
-    weighted: bool = False
+    weighted: bool = False  #: whether its collection takes ids with weights
 
     @property
     def name(self) -> str:

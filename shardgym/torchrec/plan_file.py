@@ -29,26 +29,19 @@ Extent = tuple[Annotated[Whole, Field(ge=0)], Annotated[Whole, Field(ge=0)]]
 class ShardRecord(Record):
     """One shard."""
 
-    #: First row and first column.
-    offsets: Extent
-    #: Rows and columns.
-    sizes: Extent
-    #: E.g. "rank:9/cuda:1".
-    placement: Annotated[str, Field(pattern=r"^rank:\d+/(cpu|cuda:\d+)$")]
+    offsets: Extent  #: first row and first column
+    sizes: Extent  #: rows and columns
+    placement: Annotated[str, Field(pattern=r"^rank:\d+/(cpu|cuda:\d+)$")]  #: e.g. "rank:9/cuda:1"
 
 
 @dataclass(frozen=True, config=CONFIG)
 class TableRecord(Record):
     """One table."""
 
-    #: E.g. "column_wise".
-    sharding_type: str
-    #: E.g. "fused".
-    compute_kernel: str
-    #: Of the shards; None where TorchRec has none.
-    ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None
-    #: None for a table that every rank holds.
-    shards: tuple[ShardRecord, ...] | None
+    sharding_type: str  #: e.g. "column_wise"
+    compute_kernel: str  #: e.g. "fused"
+    ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None  #: of the shards; None where TorchRec has none
+    shards: tuple[ShardRecord, ...] | None  #: None for a table that every rank holds
     #: Of `cache_params`, where these are set.
     cache_load_factor: Annotated[float | None, Field(gt=0, le=1, exclude_if=lambda share: share is None)] = None
 
@@ -57,8 +50,7 @@ class TableRecord(Record):
 class PlanRecord(Record):
     """A whole plan."""
 
-    #: Tables by the path of their collection and by name.
-    modules: dict[str, dict[str, TableRecord]]
+    modules: dict[str, dict[str, TableRecord]]  #: tables by the path of their collection and by name
     #: Ranks of the plan, where it is that of one group of several.
     group_size: Annotated[Whole, Field(ge=1)] | None = None
     schema: Literal["shardgym.torchrec_plan/1"] = "shardgym.torchrec_plan/1"

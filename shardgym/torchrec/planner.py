@@ -1,7 +1,5 @@
 """ShardGym in place of TorchRec's planner: two lines of a training script change."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -78,10 +76,8 @@ class PlannerSettings:
     oracle: str | CostModel | None = None
     #: A result of `shardgym compare`, which says at which level the oracle, "gpu" or "roofline", counts.
     calibration: str | Path | None = None
-    #: Given to the solver.
-    seed: int = 0
-    #: Given to a solver that takes one.
-    time_limit_s: float | None = None
+    seed: int = 0  #: given to the solver
+    time_limit_s: float | None = None  #: given to a solver that takes one
     #: Of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
     optimizer: Optimizer | None = None
     #: What a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A warning
@@ -89,8 +85,7 @@ class PlannerSettings:
     reserve: Reserve | None = None
     #: Ids by feature, in place of the constraints' pooling factors.
     sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None = None
-    #: That devices carry already, of each or one number for all.
-    carried_bytes: int | Sequence[int] = 0
+    carried_bytes: int | Sequence[int] = 0  #: that devices carry already, of each or one number for all
     #: Rank or ranks that may hold a table, by table, which TorchRec has no constraint for.
     pins: Mapping[str, int | Sequence[int]] | None = None
     #: Refuse to plan where a constraint or a pin is not followed, or the model embeds something besides that would stay
@@ -103,10 +98,8 @@ class Planned:
     """What a planner made last."""
 
     task: ShardingTask
-    #: For the task, ours.
-    plan: ShardingPlan
-    #: What the oracle says of the plan.
-    cost: PlanCost
+    plan: ShardingPlan  #: for the task, ours
+    cost: PlanCost  #: what the oracle says of the plan
 
 
 class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed

@@ -35,10 +35,8 @@ class World(NamedTuple):
 
     rank: int
     size: int
-    #: Ranks of each machine.
-    local_size: int
-    #: A GPU of its own where the machine has as many as ranks, else the CPU.
-    device: torch.device
+    local_size: int  #: ranks of each machine
+    device: torch.device  #: a GPU of its own where the machine has as many as ranks, else the CPU
 
     @classmethod
     def of_environment(cls) -> World:

@@ -5,8 +5,6 @@ allow. Somebody's own sharder may allow others than TorchRec's: then they become
 `output_dtype` of `fused_params`. What sharders say of optimisers and of exchanges is of all tables.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

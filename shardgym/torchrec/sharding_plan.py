@@ -43,8 +43,7 @@ _KERNELS: dict[str, ComputeKernel] = {
     "fused_uvm": "fused_uvm",
     "fused_uvm_caching": "fused_uvm_caching",
 }
-#: FBGEMM's `cache_load_factor` where nobody sets one.
-DEFAULT_CACHE_LOAD_FACTOR = 0.2
+DEFAULT_CACHE_LOAD_FACTOR = 0.2  #: FBGEMM's `cache_load_factor` where nobody sets one
 
 
 def refuse_remarks(remarks: Sequence[str]) -> None:
@@ -58,8 +57,7 @@ class ExportedPlan(NamedTuple):
     """TorchRec's plan, and what somebody must know who trains with it."""
 
     sharding_plan: TorchRecPlan
-    #: A sentence for each thing that trains otherwise than the task says, or that the job must tell TorchRec.
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  #: what trains otherwise than the task says, or the job must tell TorchRec, a sentence each
 
 
 class ImportedPlan(NamedTuple):

@@ -4,8 +4,6 @@ Rows are cut as TorchRec cuts them, or a plan is refused: it takes other row sha
 these were equal (`RwSparseFeaturesDist`, `TwRwSparseFeaturesDist`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -32,10 +30,8 @@ RIGHT_MEANS: tuple[Kind, ...] = ("row_wise", "table_row_wise")
 class Ranks(NamedTuple):
     """The ranks that hold all tables together."""
 
-    #: How many; rank r holds what a plan puts on device r.
-    number: int
-    #: Of one machine.
-    per_machine: int
+    number: int  #: how many; rank r holds what a plan puts on device r
+    per_machine: int  #: of one machine
 
     @property
     def per_host(self) -> int:
@@ -47,12 +43,10 @@ class TableCut(NamedTuple):
     """One table, cut."""
 
     name: str
-    #: TorchRec's type.
-    kind: Kind
+    kind: Kind  #: TorchRec's type
     #: Those of the first group of devices, as TorchRec lists them; none of a table that all devices hold.
     shards: tuple[Shard, ...]
-    #: Ranks over which the rows of a column block are cut; 0 where rows are whole.
-    block: int = 0
+    block: int = 0  #: ranks over which the rows of a column block are cut; 0 where rows are whole
 
 
 def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks: Ranks) -> TableCut:

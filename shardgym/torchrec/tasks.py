@@ -62,14 +62,10 @@ class ImportedTask(NamedTuple):
     #: The memory of its devices is what they do not carry already. With a reserve it has to hold all of a step, see
     #: `StepMemory`.
     task: ShardingTask
-    #: A sentence for each thing that was assumed.
-    assumed: tuple[str, ...]
-    #: What the model embeds besides the tables of the task, see `model_tables.left_out`.
-    left_out: tuple[str, ...]
-    #: What constraints ask for and a task does not hold.
-    wishes: tuple[Wish, ...]
-    #: Of each device, for what it carries and what is reserved.
-    reserved_bytes: tuple[int, ...]
+    assumed: tuple[str, ...]  #: a sentence for each thing that was assumed
+    left_out: tuple[str, ...]  #: what the model embeds besides the tables of the task, see `model_tables.left_out`
+    wishes: tuple[Wish, ...]  #: what constraints ask for and a task does not hold
+    reserved_bytes: tuple[int, ...]  #: of each device, for what it carries and what is reserved
 
     @property
     def remarks(self) -> list[str]:

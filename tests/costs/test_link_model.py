@@ -94,7 +94,7 @@ def sent_in_domains(problem, columns, samples):
 @pytest.mark.parametrize("batch_size", [1001, 3])  # 3 samples leave some of four devices without any
 def test_placements_take_what_their_measured_steps_would(devices, domain, batch_size, monkeypatch):
     """Placements of one kind alone, of several, and of none, all in one call; the last ones of whole tables alone."""
-    monkeypatch.setattr("shardgym.costs.fbgemm.rounds._RESAMPLES", 1)  # of the noise, which plays no part
+    monkeypatch.setattr("shardgym.costs.fbgemm.step._RESAMPLES", 1)  # of the noise, which plays no part
     domain = domain or devices
     problem = task(devices, batch_size, fast_domain_size=domain, intra_latency_ms=0.5, inter_latency_ms=2.0)
     work, loads = random_steps(devices, 24, devices)

@@ -172,11 +172,7 @@ class FlexShard:
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the best plan in tiers, see `Solver`; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            InputError: popular rows of a table lie anywhere.
-        """
+        """Return the best plan in tiers, see `Solver`; `seed` makes no difference, as nothing is drawn."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         for table in task.tables:
@@ -234,11 +230,7 @@ def rows_by_memory(task: ShardingTask) -> ShardingPlan:
 
 
 def check_order(table: EmbeddingTable) -> None:
-    """Refuse a table whose popular rows are known to lie elsewhere than at its beginning.
-
-    Raises:
-        InputError: they are scattered, in blocks, or in ranges of rows whose shares rise.
-    """
+    """Refuse a table whose popular rows are known to lie elsewhere than at its beginning."""
     ids = table.ids
     shares: tuple[float, ...] = ()
     if isinstance(ids, ZipfIds):

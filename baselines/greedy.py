@@ -136,11 +136,7 @@ def place_greedily(
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
-    """Return the devices on which a shard fits, ascending; `room` is bytes left on every device, shape (D,).
-
-    Raises:
-        NoFeasiblePlanError: there is none, or FBGEMM does not take the shard's width.
-    """
+    """Return the devices where a shard fits, one at least, ascending; `room` is bytes left on each, shape (D,)."""
     if shard.num_columns % COLUMN_UNIT:
         raise NoFeasiblePlanError(
             f"table '{shard.table}' has {shard.num_columns} columns: no plan is feasible, "
@@ -211,11 +207,8 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
     """Return forward plus backward compute of each of n shards alone on a device, in ms, quantized, shape (n,).
 
     A query is a plan for a made-up task, whose tables are the shards, one on each of as many devices. There is one
-    query, or as many as it takes with `cost.max_devices` each. Shards have all rows; their devices do not matter.
-
-    Raises:
-        MeasurementError: `cost` has no time for them.
-        InputError: `cost` cannot price tasks of this kind.
+    query, or as many as it takes with `cost.max_devices` each. Shards have all rows; their devices do not matter. A
+    measured cost that has no time for them, or one that cannot price such tasks, raises its errors.
     """
     if not shards:
         return np.zeros(0)

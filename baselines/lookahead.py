@@ -157,11 +157,7 @@ class LookaheadPlacement:
         return float(quantized(self._costs.plans_ms(self._task, [plan])[0].sum(axis=1).max()))
 
     def best(self, shard: Shard) -> _Best:
-        """Return the device after which the plan so far costs least.
-
-        Raises:
-            NoFeasiblePlanError: the shard fits nowhere.
-        """
+        """Return the device after which the plan so far costs least; `NoFeasiblePlanError` where it fits nowhere."""
         devices = devices_with_room(self._task, shard, self._room)
         with_it_ms, sums = self._with(shard, devices)
         here = np.arange(len(devices))

@@ -150,11 +150,7 @@ def fits(task: ShardingTask, table: EmbeddingTable) -> bool:
 
 
 def halved_plan(task: ShardingTask, cost: CostModel) -> ShardingPlan:
-    """Return the plan of column shards that `LPT` describes.
-
-    Raises:
-        NoFeasiblePlanError: shards fit nowhere however they are halved.
-    """
+    """Return the plan of column shards that `LPT` describes."""
     whole = whole_tables(task, cost)
     balanced = balanced_pieces(task, cost, whole)
     try:

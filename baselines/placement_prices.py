@@ -30,9 +30,6 @@ class PlacementPrices:
     devices: it stands for columns of a table, and which columns these are is settled when a plan is made.
 
     The columns that candidates begin with and their devices do not matter.
-
-    Raises:
-        InputError: `cost` cannot price tasks of this kind.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> None:
@@ -92,9 +89,6 @@ class Neighbourhood:
 
     Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
     every change is evaluated as a whole plan. No device gets two shards of a table.
-
-    Raises:
-        InputError: `cost` cannot price tasks of this kind.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, plan: ShardingPlan) -> None:

@@ -81,12 +81,7 @@ class IncumbentSearch(abc.ABC):
 
     @abc.abstractmethod
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Update the incumbent, which is `start` where there is one.
-
-        Raises:
-            OutOfTime: the budget is spent.
-            NoFeasiblePlanError: no plan was found that respects memory.
-        """
+        """Update the incumbent, which is `start` where there is one, until the budget is spent: `OutOfTime`."""
 
     def solve(
         self,
@@ -118,9 +113,6 @@ class QuerySearch(IncumbentSearch):
 
     Args:
         queries: plans that the oracle prices; see `Queries` for None.
-
-    Raises:
-        InputError: `queries` is neither None nor a whole number from 1 on.
     """
 
     def __init__(self, queries: int | None = None) -> None:
@@ -138,11 +130,7 @@ class QuerySearch(IncumbentSearch):
         self.ask(run, left, start)
 
     def first_plan(self, run: SearchRun, queries: Queries) -> ShardingPlan | None:
-        """Return the plan to start from: that of `lpt_whole`, with the largest shards halved where tables do not fit.
-
-        Raises:
-            NoFeasiblePlanError: shards fit nowhere however they are halved.
-        """
+        """Return the plan to start from: that of `lpt_whole`, the largest shards halved where tables do not fit."""
         plan = place_with_cuts(run.task, run.cost, whole_tables(run.task, run.cost))[1]
         queries.take(1)
         return plan

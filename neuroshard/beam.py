@@ -83,11 +83,7 @@ class BeamSearch:
             self._max_columns = np.append(self._max_columns, np.inf)
 
     def run(self, start: Ints) -> None:
-        """Search from a column plan, shape (n,).
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Search from a column plan, shape (n,), or until `OutOfTime`."""
         beam = start[None]
         self._score(beam)
         for _ in range(self._settings.levels):

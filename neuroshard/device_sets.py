@@ -148,9 +148,6 @@ class AdditiveDeviceSets(DeviceSets):
     Args:
         shards: of the task; those that halving leads to are described at once, here and never again.
         costs: of the cost model.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
     """
 
     ahead = 3

@@ -102,9 +102,6 @@ class GridSearch:
             plans: shards of each column plan in the order they are placed, shape (C, n).
             max_columns: largest columns of a device, one per value of the grid, ascending, shape (M,).
             cutoff: what costs more is of no interest; it gets an infinite cost.
-
-        Raises:
-            OutOfTime: the budget is spent.
         """
         sets = self.device_sets
         sets.trim()

@@ -12,11 +12,7 @@ _MOST_STEPS = 20_000
 
 
 def pack(shards: ShardTable) -> list[list[int]]:
-    """Halve the largest shard until all shards can be packed; returns rows of `shards` on every device.
-
-    Raises:
-        NoFeasiblePlanError: the shards cannot be packed even when nothing is left to halve.
-    """
+    """Halve the largest shard until all shards can be packed; returns rows of `shards` on every device."""
     rows = shards.whole.tolist()
     memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
     while True:
@@ -39,11 +35,7 @@ def pack(shards: ShardTable) -> list[list[int]]:
 
 
 def pack_units(shards: ShardTable) -> Ints:
-    """Return units of each table on each device, tables halved or where that fails cut anywhere; shape (D, T).
-
-    Raises:
-        NoFeasiblePlanError: no packing was found either way.
-    """
+    """Return units of each table on each device, tables halved or where that fails cut anywhere; shape (D, T)."""
     try:
         units = units_of(shards, plan_of(shards, pack(shards)))
     except NoFeasiblePlanError:

@@ -57,11 +57,7 @@ class ShardTable:
         return np.sort(np.concatenate(reached))
 
     def vectors(self, costs: AdditiveCosts, rows: Ints) -> Floats:
-        """Return the vectors of some rows, described together, see `AdditiveCosts.vectors`; zeros for others, (R, V).
-
-        Raises:
-            InputError: `costs` knows no tasks of this kind.
-        """
+        """Return vectors of some rows, described together, see `AdditiveCosts.vectors`; zeros for others, (R, V)."""
         # Making a `Shard` of every row, which checks its fields, would take longer than describing them.
         tables = [self.task.tables[table] for table in self.tables[rows].tolist()]
         pairs = zip(tables, self.columns[rows].tolist(), strict=True)

@@ -32,9 +32,6 @@ def table_features(task: ShardingTask) -> Floats:
 
     Dimension, rows, pooling factor and bytes of the weights are logarithms: they range over several powers of ten. A
     table without a reuse histogram gets that of one batch drawn from its ids.
-
-    Raises:
-        InputError: a table has no histogram, and its recorded ids cannot be found.
     """
     dims = np.array([table.embedding_dim for table in task.tables], dtype=np.float64)
     rows = np.array([table.num_embeddings for table in task.tables], dtype=np.float64)

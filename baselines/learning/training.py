@@ -127,12 +127,7 @@ def train(learner: Learner, validate: Callable[[], dict[str, float]], options: T
 
     The same learner, steps and seed give the same weights, also when training was killed and resumed. `validate`
     returns figures of the network as it is, the smallest first one being the best. A checkpoint of another identity is
-    refused.
-
-    Raises:
-        TrainingError: a loss or a weight is no number; the last checkpoint is as it was.
-        InputError: there is a checkpoint already and `resume` is not set, or the other way round; or it is of another
-            training or damaged.
+    refused. A loss or a weight that is no number is a `TrainingError`; the last checkpoint stays.
     """
     loop = _Loop(learner, validate, options)
     folder = options.checkpoint_dir

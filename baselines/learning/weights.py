@@ -103,11 +103,7 @@ def load_card(folder: str | Path, solver: str | None) -> SolverCard:
 
 
 def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> None:
-    """Read the weights of a card into a network.
-
-    Raises:
-        InputError: the file is damaged, is not the card's, or has other tensors than the network.
-    """
+    """Read the weights of a card into a network; a file that is damaged, another or of other tensors is refused."""
     path = Path(folder) / WEIGHTS
     data = read_bytes(path)
     digest = hashlib.sha256(data).hexdigest()

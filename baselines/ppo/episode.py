@@ -112,11 +112,7 @@ class Episodes:
         self._catalog.number(task)
 
     def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
-        """Return the cheapest plan of some episodes; of equally cheap plans the first counts.
-
-        Raises:
-            NoFeasiblePlanError: in every episode a shard fits nowhere any more.
-        """
+        """Return the cheapest plan of some episodes; of equally cheap plans the first counts."""
         played = self.play(network, episodes, np.random.default_rng(seed))
         cheapest = int(played.step_ms.argmin())
         if np.isinf(played.step_ms[cheapest]):

@@ -53,9 +53,6 @@ class GroupLearner(Learner):
     """Nothing but the network and its optimiser is carried over from step to step.
 
     Every placement of a played episode counts as a query; what the teacher, whose plans are imitated, asks does not.
-
-    Raises:
-        InputError: there is no step left after those of imitation.
     """
 
     network: SetNetwork

@@ -147,11 +147,7 @@ class Search:
         return devices
 
     def improve(self, budget: Budget) -> None:
-        """Move tables of the slowest device, or swap them with others, as long as that makes the plan cheaper.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Move tables of the slowest device, or swap them with others, as long as that makes the plan cheaper."""
         left = _MOST_SWAPS
         while left > 0 and self._best is not None:
             tried = self._try_changes(self._best, left, budget)

@@ -115,10 +115,8 @@ def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
     """Return the devices of whole tables, (T,), that minimise added costs within the memory of every device.
 
     Costs are of every table on every device, any finite numbers, shape (T, D); they are quantized, see
-    `shardgym.costs.ties`. HiGHS proves the optimum, unless the search tree gets too large first.
-
-    Raises:
-        NoFeasiblePlanError: no such assignment exists, or none was found.
+    `shardgym.costs.ties`. HiGHS proves the optimum, unless the search tree gets too large first. Without any, or when
+    none is found, it raises `NoFeasiblePlanError`.
     """
     tables = task.num_tables
     devices = task.num_devices

@@ -38,11 +38,7 @@ class _Choice(NamedTuple):
 
 
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
-    """Return what devices should share, the best first; nothing where sharing brings nothing.
-
-    Raises:
-        OutOfTime: the budget is spent.
-    """
+    """Return what devices should share, the best first; nothing where sharing brings nothing."""
     average = _AverageDevices(pricing, forms)
     everything = list(average.everything())
     everything = [everything[n] for n in average.totals(everything).argsort(kind="stable").tolist()]

@@ -92,11 +92,7 @@ class IteratedLocalSearch:
     found: Callable[[Allocation], None]  #: called with every start and every local optimum that memory allows
 
     def starts(self) -> list[Ints]:
-        """Descend by the model from the most promising of all constructed placements; return those that memory allows.
-
-        Raises:
-            OutOfTime: the budget is spent, like the methods below.
-        """
+        """Descend by the model from the most promising constructed placements; return those that memory allows."""
         ranked: list[tuple[tuple[float, float], Placement]] = []
         is_large = len(self.model.memory) * len(self.model.first) > LARGE
         most = _FEW_DESCENTS if is_large and self.pricing.shared.places else _DESCENTS

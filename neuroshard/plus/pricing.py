@@ -38,9 +38,6 @@ class Pricing:
         costs: of the cost model.
         vectors: one per row of `shards` that ends in its loads, see `AdditiveCosts.vectors`, and zeros for empty rows,
             shape (R, V). So the last entry of a sum is the number of shards. When None: those of `costs`.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
     """
 
     byte_ms = 0.0  #: what a byte of a device's memory saves, where rows may be in the memory of hosts

@@ -61,20 +61,11 @@ class ExactSearch:
         return self._descended(self.pricing.shared)
 
     def columns_ms(self) -> float:
-        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
+        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room."""
         return math.inf if self._by_columns is None else self._by_columns.total_ms
 
     def run(self) -> None:
-        """Search until kicks are used up, or for as long as there is time and they bring anything.
-
-        Raises:
-            OutOfTime: the budget is spent.
-            NoFeasiblePlanError: no packing was found.
-        """
+        """Search until kicks are used up, or for as long as there is time and they bring anything."""
         # The incumbent, if devices share tables in it.
         known = self._given()
         places = [] if known is None else places_of(self.pricing.shards.task, known, self.forms)

@@ -230,11 +230,7 @@ class AdditiveScorer(PlanScorer):
 
 
 def plan_scorer(cost: CostModel, placements: Placements, reward: str, *, timed: bool) -> PlanScorer:
-    """Return the scorer for a cost model and a reward of `REWARDS`; `timed` where times of devices are needed.
-
-    Raises:
-        InputError: dense rewards or times are needed, and the cost is not additive.
-    """
+    """Return the scorer for a cost model and a reward of `REWARDS`; `timed` where times of devices are needed."""
     costs = cost.additive()
     if costs is not None:
         return AdditiveScorer(cost, placements, costs, partial=reward != "terminal", timed=timed)

@@ -76,11 +76,7 @@ class RunningSolver:
         self._here: Handler | None = None
 
     def start(self) -> None:
-        """Start the process, which makes the solver while this one goes on; without a process, make it here.
-
-        Raises:
-            InputError, MissingDependencyError: it cannot be made here, or not be handed to a process.
-        """
+        """Start the process, which makes the solver while this one goes on; without a process, make it here."""
         if not self._isolate:
             self._here, self.facts = _make(self.spec, self._oracle, (Exception, SystemExit))
             return
@@ -170,11 +166,7 @@ class RunningSolver:
 def running_solvers(
     specs: Sequence[SolverSpec], oracle: CostModel, timeout_s: float, isolate: bool | None
 ) -> Iterator[list[RunningSolver]]:
-    """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards.
-
-    Raises:
-        InputError: a solver cannot be made, or not be isolated as asked.
-    """
+    """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards."""
     if isolate is None and not CAN_FORK:
         logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
     with ExitStack() as stack:

@@ -30,10 +30,8 @@ class Resume(StrEnum):
 class Store:
     """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
 
-    `run` is what is about to run, and `mode` says whether records that are there stay.
-
-    Raises:
-        InputError: the folder holds records of something else, packed ones, or a damaged line.
+    `run` is what is about to run, and `mode` says whether records that are there stay. A folder with records of
+    something else, packed ones or a damaged line is refused.
     """
 
     def __init__(
@@ -63,9 +61,7 @@ class Store:
         """Append records with one write and flush them to the disk.
 
         Renewed records take the place of those of the same task, solver and seed: then the file is written as a whole.
-
-        Raises:
-            InputError: the disk took only a part, which was removed again.
+        When the disk takes only a part, it is removed again, which is an `InputError`.
         """
         if not self.results:
             self.run.write(self._folder)

@@ -31,9 +31,6 @@ def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
     """Refuse ids that are not those of a batch of a table of this name and number of rows.
 
     Kernels run without bounds checks.
-
-    Raises:
-        InputError: another number of samples, bags that hold another number of ids, or ids that are no rows.
     """
     indices, lengths = bags
     where = f"ids of table '{name}'"

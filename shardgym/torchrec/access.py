@@ -39,9 +39,6 @@ def table_access(
         pooling_factors: see `import_model`.
         sample: likewise.
         asked: pooling factors of TorchRec's constraints, by table.
-
-    Raises:
-        InputError: several sources, or one that does not fit the tables.
     """
     given = {"pooling_factors": pooling_factors, "sample": sample, "pooling factors of constraints": asked or None}
     sources = [source for source, value in given.items() if value is not None]

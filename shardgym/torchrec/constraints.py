@@ -166,11 +166,7 @@ def rules_of(
     *,
     in_host: bool = False,
 ) -> Rules:
-    """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow.
-
-    Raises:
-        InputError: TorchRec has no such sharding type, or the task no such rank.
-    """
+    """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow."""
     rules: dict[str, Rule] = {}
     wishes = []
     possible = {table.name: run_by_torchrec(table, task) for table in task.tables}

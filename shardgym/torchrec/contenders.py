@@ -136,10 +136,8 @@ def with_fewer_rows(task: ShardingTask, factor: int) -> ShardingTask:
     """Return a task whose tables have their rows divided by a factor, as `scaled_table` does it.
 
     Rows are rounded up to a multiple of the devices, so that each gets some; no table gets more than it had. What a
-    batch was measured to reuse is not known of fewer rows.
-
-    Raises:
-        InputError: ids are recorded, or of more ranges of rows than are left.
+    batch was measured to reuse is not known of fewer rows. Recorded ids, and more ranges of rows than are left, are
+    refused.
     """
     devices = task.num_devices
     tables = []

@@ -88,11 +88,7 @@ def parameter_name(table: str, pooling: Pooling) -> str:
 
 
 def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[ModelTable]:
-    """Return the tables of all collections of a model, in the model's order.
-
-    Raises:
-        InputError: a model without such a collection, or one collection at two places.
-    """
+    """Return the tables of all collections of a model, in the model's order; none, or one at two places, is refused."""
     places: dict[int, str] = {}
     tables = []
     for path, module in _embedding_modules(model):

@@ -111,9 +111,6 @@ def from_first_rank(work: Callable[[], T], group: dist.ProcessGroup) -> T:
     Ranks that wait in a collective end after the timeout of their group, and with them the job. So work is done in a
     thread, while the first rank broadcasts a sign of life every second: the timeout is for this second, not for the
     work. Where the first rank ends, the others end after the timeout.
-
-    Raises:
-        ShardGymError: whatever went wrong on the first rank, in the same words on every rank; or that rank ended.
     """
     if dist.get_rank(group) != 0:
         answer = _Answer()

@@ -164,11 +164,7 @@ def kendall_tau(first: Floats, second: Floats) -> float:
 
 
 def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
-    """Draw predictions against measurements, and losses, as PNG files in `report/` beside the weights; return these.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw predictions against measurements, and losses, as PNG files in `report/` beside the weights; return these."""
     make_folder(folder / "report")
     network = network_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
     alone, steps = at_one_pace(data, card.paces).of("test")

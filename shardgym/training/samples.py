@@ -94,12 +94,7 @@ def _schema(kind: Kind) -> Any:
 
 
 def write_rows(path: Path, kind: Kind, rows: Sequence[dict[str, Any]], info: DataInfo) -> None:
-    """Write one file of samples; it appears whole or not at all.
-
-    Raises:
-        InputError: a row lacks a column or has a wrong type, or the file cannot be written there.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Write one file of samples; it appears whole or not at all."""
     pa = import_extra("pyarrow", _PURPOSE)
     pq = import_extra("pyarrow.parquet", _PURPOSE)
     metadata = {_METADATA_KEY: dataclasses.replace(info, kind=kind).to_json().encode()}
@@ -113,12 +108,7 @@ def write_rows(path: Path, kind: Kind, rows: Sequence[dict[str, Any]], info: Dat
 
 
 def read_file(path: Path, kind: Kind) -> tuple[DataInfo, Any]:
-    """Return what a file says about itself, and a `pyarrow.Table` of the columns of its kind.
-
-    Raises:
-        InputError: truncated or foreign, or a column is missing or of another type.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Return what a file says about itself, and a `pyarrow.Table` of the columns of its kind."""
     pa = import_extra("pyarrow", _PURPOSE)
     pq = import_extra("pyarrow.parquet", _PURPOSE)
     check_file(path)

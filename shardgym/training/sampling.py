@@ -130,11 +130,7 @@ def log_integer(rng: np.random.RandomState, low: int, high: int) -> int:
 
 
 def draw_shard_set(space: Space, seed: int, role: Role, number: int) -> ShardSet:
-    """Return the shard set of a sample.
-
-    Raises:
-        InputError: nothing in the space keeps to its limits.
-    """
+    """Return the shard set of a sample; `InputError` where nothing in the space keeps to its limits."""
     rng = random_of(seed, "shard set", role, number)
     for _ in range(_TRIES):
         found = _draw(rng, space, role, f"{role}-{seed}-{number}")

@@ -29,12 +29,7 @@ _TRIES = 100
 
 
 def draw_share(space: Space, seed: int, role: Role, number: int) -> ShardSet:
-    """Return the shard set of a sample. The space names the suites, and the memory: what does not fit is left out.
-
-    Raises:
-        InputError: tasks of a suite are not drawn from pools, or none of their tables fits the memory.
-        UnknownNameError: no such suite.
-    """
+    """Return the shard set of a sample. The space names the suites, and the memory: what does not fit is left out."""
     rng = random_of(seed, "share", role, number)
     for _ in range(_TRIES):
         source = _source(pick(rng, space.suites), role == "test")

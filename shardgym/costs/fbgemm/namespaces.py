@@ -98,10 +98,8 @@ def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) 
     """Move the calling thread, and threads that it starts from now on, behind links of its own.
 
     All ranks, at most 250, call this at the same time, each from the main thread of its process, with a folder that is
-    empty at first: there they tell each other what they have done.
-
-    Raises:
-        MeasurementError: the system refuses, or the others did not come in time.
+    empty at first: there they tell each other what they have done. Where the system refuses, or others do not come in
+    time, it raises `MeasurementError`.
     """
     deadline = time.monotonic() + timeout_s
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):

@@ -92,11 +92,7 @@ class RequestMaker:
         self.drawn: LRUCache[Any, TableIds] = LRUCache(limit_bytes, tensor_bytes)
 
     def request(self, shard_set: ShardSet, batch: int) -> Ids:
-        """Return the ids of batch number `batch` for all shards of `shard_set`.
-
-        Raises:
-            InputError: recorded ids are missing, or ids lie outside their table.
-        """
+        """Return the ids of batch number `batch` for all shards of `shard_set`."""
         parts = [cut_rows(self._table_ids(s.table, shard_set.batch_size, batch), s) for s in shard_set.shards]
         lengths = torch.cat([part.lengths for part in parts])
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=self._device)

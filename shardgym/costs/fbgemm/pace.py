@@ -62,11 +62,7 @@ class Pace:
         self._paces: deque[float] = deque(maxlen=_KEPT)
 
     def now(self) -> float:
-        """Return the pace; the reference is timed again after a minute.
-
-        Raises:
-            MeasurementError: a process died, or memory lacks.
-        """
+        """Return the pace; the reference is timed again after a minute."""
         if time.monotonic() >= self._again_s:
             for _ in range(1 if self._paces else _FIRST):
                 taken_ms = time_reference(self._group, self._num_devices)

@@ -84,13 +84,7 @@ class Workers:
         self._finalizer = weakref.finalize(self, _end, self._processes)
 
     def start(self) -> None:
-        """Start the processes, unless they have been.
-
-        Raises:
-            InputError: there is no such device.
-            MeasurementError: this system is not Linux, or FBGEMM does not work here.
-            MissingDependencyError: FBGEMM is not installed.
-        """
+        """Start the processes, unless they have been; errors say what this machine lacks."""
         if self._processes:
             return
         require_fbgemm(self.device)

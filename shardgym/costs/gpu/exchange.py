@@ -81,10 +81,7 @@ def sheet_topology(card: Card | None, topology: Topology) -> Topology:
     """Return the devices of a task with links as data sheets have them: those of a card, or of the task's topology.
 
     Where the task has several nodes of one size, plans cut tables and form groups by them, so they stay nodes with a
-    card's links as well.
-
-    Raises:
-        InputError: fewer devices than one of these nodes has share the fast links of the card.
+    card's links as well. So fewer devices than a node has cannot share the fast links.
     """
     if card is None:
         return topology
@@ -127,10 +124,8 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
     """Return the same for an all-to-all in two steps, inside of nodes and then between them, shape (..., D).
 
     The second step starts on a node when the first one has ended on all of its devices. With one node, or with one
-    device in each, there is one step, and the time is that of `exchange_ms`; arguments as there.
-
-    Raises:
-        InputError: nodes differ in size.
+    device in each, there is one step, and the time is that of `exchange_ms`; arguments as there. Nodes of different
+    sizes are refused.
     """
     devices = topology.num_devices
     domain = topology.fast_domain_size

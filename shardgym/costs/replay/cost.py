@@ -89,12 +89,7 @@ class ReplayCost(CostModel):
         )  # fmt: skip
 
     def traffic(self, task: ShardingTask, plan: ShardingPlan) -> Traffic:
-        """Return the bytes that devices send in a step of a plan, by what and over which links.
-
-        Raises:
-            InputError: as `evaluate`.
-            InfeasiblePlanError: the plan is infeasible.
-        """
+        """Return the bytes that devices send in a step of a plan, by what and over which links."""
         check_instance("task", task, ShardingTask)
         check_instance("plan", plan, ShardingPlan)
         plan.validate(task)

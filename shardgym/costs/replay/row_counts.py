@@ -34,9 +34,6 @@ class StreamCounts:
     """Counts of a batch of a table that is drawn, or recorded, id by id; its first samples are those of device 0.
 
     The different rows of every device are sorted, so that ranges of rows are ranges of them, found by bisection.
-
-    Raises:
-        InputError: recorded ids cannot be read, see `draw_bags`.
     """
 
     def __init__(self, table: EmbeddingTable, batch_size: int, num_devices: int, seed: int, batch: int) -> None:

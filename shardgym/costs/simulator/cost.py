@@ -77,11 +77,7 @@ class SimulatorCost(CostModel):
         return {k: v for k, v in self._settings.items() if v is not None and (k, v) != ("role", "oracle")}
 
     def predictor(self) -> AdditivePredictor:
-        """Return a predictor that knows no task yet, for searches and environments.
-
-        Raises:
-            InputError: this is a judge, which cannot be evaluated incrementally.
-        """
+        """Return a predictor that knows no task yet, for searches and environments; judges have none."""
         if self.role == "judge":
             raise InputError("a judge scores whole plans only: predictor() needs a simulator with role='oracle'")
         return AdditivePredictor(self._weights)

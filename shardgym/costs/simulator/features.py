@@ -94,11 +94,7 @@ def shards_of(task: ShardingTask, keys: Sequence[ShardKey]) -> Shards:
 
 
 def reuse_of(table: EmbeddingTable, batch_size: int) -> tuple[float, ...]:
-    """Return the table's reuse histogram, or that of one batch drawn from its ids when it has none.
-
-    Raises:
-        InputError: it has none, and its recorded ids cannot be found.
-    """
+    """Return the table's reuse histogram, or that of one batch drawn from its ids when it has none."""
     known = table.reuse_histogram
     if known is not None and (any(known) or table.pooling_factor == 0):
         return known

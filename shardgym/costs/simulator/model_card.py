@@ -91,9 +91,6 @@ def shipped_agreement(name: str, models: Path = SHIPPED) -> Agreement | None:
     Args:
         name: of the folder, a hardware tag.
         models: where the folders are.
-
-    Raises:
-        InputError: the file is damaged.
     """
     path = models / name / AGREEMENT
     return Agreement.load(path) if path.is_file() else None

@@ -83,12 +83,7 @@ class Predictor(NumberedShards):
         )
 
     def add_task(self, task: ShardingTask) -> int:
-        """Return the number of a task.
-
-        Raises:
-            InputError: the task is of a kind that the weights were not trained on, and that no feature describes by
-                degrees.
-        """
+        """Return the number of a task; a task of a kind that the weights were not trained on is refused."""
         if task.digest not in self._number_of_task:
             check_alike(task, "the simulator")
             for field, value, trained in (

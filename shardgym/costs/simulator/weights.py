@@ -92,9 +92,6 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
         weights: a folder or a file; what ships with the package when None.
         role: names the file in a folder.
         hardware: which of the shipped ones; may be None when there is one only.
-
-    Raises:
-        InputError: there is no such file.
     """
     if weights is not None:
         path = Path(weights)
@@ -113,11 +110,7 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
 
 
 def save_weights(path: Path, weights: Weights) -> str:
-    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256.
-
-    Raises:
-        InputError: the file cannot be written there.
-    """
+    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256."""
     from safetensors.numpy import save
 
     tensors = {f"compute.{name}": np.array(value, np.float32, order="C") for name, value in weights.params.items()}
@@ -138,11 +131,7 @@ def save_weights(path: Path, weights: Weights) -> str:
 
 
 def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights:
-    """Read weights, in double precision, from a file that `save_weights` wrote; without hardware, of any.
-
-    Raises:
-        InputError: not a whole safetensors file, or of another schema, role, hardware or version.
-    """
+    """Read weights, in double precision, from a file that `save_weights` wrote; without hardware, of any."""
     from safetensors import SafetensorError, safe_open
 
     digest = hashlib.sha256(read_bytes(path)).hexdigest()

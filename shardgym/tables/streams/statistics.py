@@ -176,11 +176,7 @@ class CountedRows:
         self._total = 0
 
     def add(self, rows: Ints, counts: Ints) -> None:
-        """Count distinct rows, shape (n,), that were looked up so often, shape (n,); see `InputError`.
-
-        Raises:
-            InputError: the lookups of all rows outgrow a counter.
-        """
+        """Count distinct rows, shape (n,), that were looked up so often, shape (n,); see `InputError`."""
         self._total += int(counts.sum())
         if self._total > np.iinfo(np.uint32).max:
             raise InputError("frequencies: a stream has more than 4.29 billion ids: count less of it, by samples=")

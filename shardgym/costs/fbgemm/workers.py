@@ -109,11 +109,7 @@ class Workers:
             raise
 
     def ask(self, job: Any) -> list[Any]:
-        """Return the answers of all processes to a job.
-
-        Raises:
-            MeasurementError: one refused the job; or it died, hung or failed, and all are ended.
-        """
+        """Return the answers of all processes to a job; one that died, hung or failed ends all, a refusal none."""
         self.start()
         try:
             for process in self._processes:

@@ -170,10 +170,7 @@ class LookaheadPlacement:
         return _Best(int(devices[least]), float(total_ms[least]))
 
     def total_ms_with(self, shards: Sequence[Shard]) -> float:
-        """Return what the plan so far costs with these shards, placed one after the other; infinite if they do not fit.
-
-        They are not there afterwards.
-        """
+        """Return what the plan so far would cost with these shards, placed in turn; infinite if they do not fit."""
         before = self._room.copy(), self._sums.copy(), self._compute_ms.copy(), self._placed.copy()
         total_ms = 0.0
         try:

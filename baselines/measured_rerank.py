@@ -193,14 +193,10 @@ def held_work(task: ShardingTask, plan: ShardingPlan) -> Floats:
 
 
 def placement_distance(one: Floats, other: Floats) -> float:
-    """Return the share of work that is on different devices, from 0 to 1.
+    """Return the share of work that is on different devices, from 0 to 1, by `held_work` of two plans for a task.
 
     Plans that only swap what whole devices hold are at distance 0: devices are renamed where that leaves more work in
     place, those first that have most in common.
-
-    Args:
-        one: `held_work` of a plan, shape (D, T).
-        other: of another plan for the same task.
     """
     common = np.stack([np.minimum(row[row > 0], other[:, row > 0]).sum(axis=1) for row in one])
     named_alike = float(common.trace())

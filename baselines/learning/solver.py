@@ -130,10 +130,9 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return a plan, see `Solver`; of the weights in the package, `seed` chooses those of one training seed."""
         check_solve_arguments(task, cost, seed)
-        if self._own is None:
+        self._used = self._own
+        if self._used is None:
             self._used = self._load_shipped(choose_shipped(self._shipped_index, task.num_devices, int(seed)))
-        else:
-            self._used = self._own
         check_possible(task)
         with _deciding():
             return self.place(self._used.deciding, task, cost, int(seed))
@@ -340,8 +339,7 @@ def _split(
     if not learned:
         raise InputError("tasks: expected at least one task to fit on, got none")
     if validation is not None:
-        held_out = list(validation)
-        return learned, held_out or learned
+        return learned, list(validation) or learned
     held_out = learned[::VALIDATION_SHARE]
     rest = [task for i, task in enumerate(learned) if i % VALIDATION_SHARE]
     return (rest, held_out) if rest else (learned, learned)

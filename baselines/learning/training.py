@@ -228,7 +228,7 @@ class _Loop:
             log.best_step = log.steps
             log.best = {name: value.detach().clone() for name, value in self._learner.network.state_dict().items()}
         entry = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
-        log.curve.append({name: _rounded(value) for name, value in entry.items()})
+        log.curve.append({k: v if isinstance(v, int) else float(f"{v:.6g}") for k, v in entry.items()})
         _LOG.info("step %d of %d: %s", log.steps, self._steps, ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
 
     def _check_numbers(self, figures: dict[str, float]) -> None:
@@ -245,7 +245,3 @@ class _Loop:
         raise TrainingError(
             f"training stopped at step {self._log.steps}: {wrong[0]}; {kept}; try a lower learning_rate"
         )
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -66,15 +66,9 @@ class Program(Places):
         self, *, gap: float, nodes: int, cutoff_ms: float = np.inf, domains: bool | None = None,
         time_limit_s: float = np.inf,
     ) -> Answer:  # fmt: skip
-        """Run HiGHS.
+        """Run HiGHS, see `LinearProgram.minimise`; only plans that take less than `cutoff_ms` are of interest.
 
-        Args:
-            gap: relative gap at which it may stop.
-            cutoff_ms: only plans that take less are of interest.
-            domains: True if there must be tables cut by rows in single domains, False if there must not; None allows
-                both.
-            nodes: of the search tree at most.
-            time_limit_s: likewise, which makes results depend on the machine.
+        `domains` says whether there must be tables cut by rows in single domains, or must not; None allows both.
         """
         ranges = {self._objective.number: (0.0, cutoff_ms * self._unit)}
         if domains is not None:

@@ -58,7 +58,7 @@ class ShardKey(NamedTuple):
 class PlanBatch(NamedTuple):
     """P complete plans as arrays. They may be of different tasks with the same number of devices."""
 
-    num_devices: int  #: d of every plan
+    num_devices: int  #: D of every plan
     counts: Ints  #: pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,)
     shards: Ints  #: of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,)
     devices: Ints  #: likewise, shape (H,)

@@ -81,7 +81,7 @@ def sheet_topology(card: Card | None, topology: Topology) -> Topology:
     """Return the devices of a task with links as data sheets have them: those of a card, or of the task's topology.
 
     Where the task has several nodes of one size, plans cut tables and form groups by them, so they stay nodes with a
-    card's links as well. So fewer devices than a node has cannot share the fast links.
+    card's links as well. A card whose fast links fewer devices share is refused.
     """
     if card is None:
         return topology

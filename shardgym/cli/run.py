@@ -35,16 +35,16 @@ TABLE = "table.md"
     help=f"[LABEL=]{NOTATION}, registered name or module:Class; repeat for several, with labels if names are the same "
     f"(default: the suite's, else {', '.join(DEFAULT_SOLVERS)}).",
 )  # fmt: skip
-@click.option("--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); simulator is another.")
+@click.option("--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's).")
 @click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
-@click.option("--out", type=click.Path(file_okay=False), help="Where records go (default: results/SUITE-JUDGE).")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder of the records (default: results/SUITE-JUDGE).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
-@click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Given to solvers.")
-@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Given to solvers that take one.")
+@click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Seeds of solvers.")
+@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops a solver.")
 @click.option(
     "--isolate/--no-isolate", default=None,
-    help="Each solver in a process of its own, or all in this one, for debuggers (default: where there is fork).",
+    help="Run each solver in a process of its own, or all in this one, for debuggers (default: isolate, with fork).",
 )  # fmt: skip
 @click.option("--resume", type=click.Choice([*map(str, Resume)]), default="missing")
 @takes_engine
@@ -60,20 +60,20 @@ def run(
 ) -> int:
     """Run solvers on a suite and rank them.
 
-    Every solver solves every task with the oracle; then the judge, another cost model that no solver is given,
-    scores all plans of the task together. One record per task, solver and seed is appended to FOLDER/records.jsonl as
-    soon as the task is scored, failures included. Killed at any moment, the same command continues. At the end the
-    ranked table is printed and written to FOLDER/table.md. It is relative to lpt, which runs with any solvers.
+    Every solver solves every task with the oracle. The judge, a cost model that solvers cannot query, then scores all
+    plans of the task together. Each task, solver and seed appends a record to DIRECTORY/records.jsonl as soon as the
+    task is scored; a failure is a record, too. After an interruption, the same command resumes the run. At the end it
+    prints the ranked table and writes it to DIRECTORY/table.md. Costs are relative to lpt, which is added to any
+    solvers.
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
-    which is recorded as an error, and the run goes on.
+    which is recorded as an error, and the run continues.
 
     --engine solves several tasks at once: 'loky' in processes of this machine, 'ray' on a Ray cluster. --resume:
     'missing' solves what has no record, 'all' starts afresh and moves the old records aside.
 
-    Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when the solvers that
-    were asked for solved nothing; a task that a solver found no feasible plan for is an outcome and shows as its
-    success rate.
+    The exit code is 1 if a solver raised or returned no plan, if a plan could not be scored, or if the solvers that you
+    named solved nothing. A task for which a solver finds no feasible plan is an outcome, and shows as failed.
     """
     suite = load_suite(suite_name)
     # The suite's, unless the command line names others.
@@ -127,13 +127,13 @@ def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_jso
 def leaderboard(paths: tuple[str, ...], table_format: str, out: Path | None, as_json: bool) -> int:
     """Print ranked tables from stored records.
 
-    Without a PATH, print the overall table of the boards that come with the repository: what every solver scores over
-    all measured suites, and beside it by models.
+    Without a PATH, print the overall table of the boards in the repository: the score of every solver over all measured
+    suites, and beside it the scores by models.
 
-    PATH is a folder of runs, or a records file. Every folder has a table of its own: solvers that are to share one run
-    into one folder.
+    PATH is a folder of runs, or a records file. Every folder has a table of its own, so run solvers that you want to
+    compare into one folder.
 
-    --format html makes one file that needs no network: tables to sort and filter, costs with their intervals, and cost
+    --format html writes one file that works offline: tables to sort and filter, costs with their intervals, and cost
     against solving time.
     """
     page: Any
@@ -162,9 +162,9 @@ def verify(paths: tuple[str, ...], costs: tuple[str, ...], as_json: bool) -> int
 
     PATH is a folder of runs, or a records file.
 
-    Printed are the records that disagree, counts of every file, and the verdict. Only data are read: a judge that does
-    not come with shardgym is imported where --cost names it. Exit code 1 when any record disagrees or is damaged, or
-    when nothing could be verified.
+    The command prints the records that disagree, counts for every file, and the verdict. It reads data alone, and
+    imports a judge that does not come with shardgym only if --cost names it. The exit code is 1 if any record disagrees
+    or is damaged, or if nothing could be verified.
     """
     with aside(as_json):
         report = verify_records(paths, costs=costs, progress=not as_json)

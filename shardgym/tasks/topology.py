@@ -30,7 +30,7 @@ class Topology(Record):
         num_devices: devices, numbered from 0.
         memory_bytes: memory of each device for weights and optimiser state, or for all of a training step if the task
             has `step_memory`; one integer stands for all devices.
-        device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
+        device: the hardware of one device, a key of `shardgym.costs.devices.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
         fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
         host_size: consecutive devices of one machine, if a fast domain has several machines; None: a fast domain is one

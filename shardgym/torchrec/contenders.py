@@ -10,8 +10,8 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, EnumerableShardingSpec, ShardMetadata
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
+from shardgym.costs.devices import DEVICES
 from shardgym.costs.gpu.cards import CARDS
-from shardgym.costs.roofline import DEVICES
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, ShardGymError, error_text
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import scaled_table

@@ -19,7 +19,7 @@ from torchrec.distributed.planner.types import CustomTopologyData, ParameterCons
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.costs.roofline import DEVICES
+from shardgym.costs.devices import DEVICES
 from shardgym.errors import InputError, check_int
 from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
-from shardgym.costs.roofline import DEVICES, DeviceConstants, RooflineCost, device_constants, shard_ms
+from shardgym.costs.devices import DEVICES, DeviceConstants, device_constants
+from shardgym.costs.roofline import RooflineCost, shard_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
 from shardgym.tables.row_access import distinct_rows

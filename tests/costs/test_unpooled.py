@@ -7,10 +7,11 @@ import pytest
 
 from neuroshard.plus.sharing import even_rows
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, StepMemory, Topology, make_cost
+from shardgym.costs.devices import DEVICES
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
 from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
-from shardgym.costs.roofline import DEVICES, shard_ms
+from shardgym.costs.roofline import shard_ms
 from shardgym.costs.shard_keys import ShardKey, plan_keys, shard_loads
 from shardgym.tables.row_access import distinct_rows
 

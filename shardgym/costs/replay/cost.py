@@ -10,13 +10,14 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.additive import join_phases
 from shardgym.costs.base import CostModel
+from shardgym.costs.devices import device_constants
 from shardgym.costs.links import exchange_times
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.replay.row_counts import ExpectedCounts, RowCounts, StreamCounts
 from shardgym.costs.replay.tally import CountedShards, Tally, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
-from shardgym.costs.roofline import device_constants, untested
+from shardgym.costs.roofline import untested
 from shardgym.errors import InputError, check_instance, check_int
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask

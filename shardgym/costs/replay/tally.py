@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.devices import DeviceConstants
 from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, ROW_COLUMNS, samples_per_device
 from shardgym.costs.replay.row_counts import RowCounts
-from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, DeviceConstants, compute_ms, dense_update_bytes
+from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, compute_ms, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard

@@ -152,3 +152,19 @@ def test_the_pareto_front_has_whom_nobody_dominates():
     """The second is dearer and slower than the first, the last solved nothing; of equals both are on it."""
     front = pareto_front(np.array([1.0, 2.0, 3.0, 3.0, 9.0]), np.array([1.0, 1.1, 0.9, 0.9, np.nan]))
     assert front.tolist() == [True, False, True, True, False]
+
+
+def test_nine_tasks_rank_six_solvers_of_which_each_is_better_on_all_of_them():
+    """At Holm's levels flips of nine signs would tell none of 15 pairs apart: 2 / 512 > 0.05 / 15."""
+    noise = 0.1 * np.random.default_rng(0).normal(size=(6, 9))
+    ahead = clearly_ahead(noise + np.arange(6)[:, None])
+    assert rank_ranges(ahead) == [(n, n) for n in range(1, 7)]
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_equal_solvers_beside_worse_ones_are_told_apart_in_five_percent_of_boards_at_most(kind):
+    """Step-down maxima hold for the solvers that are equal, whoever else is on the board."""
+    boards = 200
+    logs = EQUAL[kind](np.random.default_rng(9), (boards, 5, 9))
+    logs[:, 3:] += 20.0
+    assert np.mean([clearly_ahead(board)[:3, :3].any() for board in logs]) <= at_most(0.05, boards)

@@ -24,10 +24,10 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def on_files(_files: Files, /, *, config: MkDocsConfig) -> Files:
-    """Return the pages of the site, in place of the documents' folder that mkdocs looks into."""
-    found = Files([])
-    waiting = ["README.md"]
+def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
+    """Return the theme's files and the pages of the site, in place of the documents' folder that mkdocs looks into."""
+    found = Files([file for file in files if file.src_dir != config.docs_dir])
+    waiting = ["README.md", *config.extra_css]
     while waiting:
         name = waiting.pop()
         if found.get_file_from_path(name) is not None or not (ROOT / name).is_file():
@@ -49,7 +49,7 @@ def on_page_content(html: str, /, *, page: Page, **_others: object) -> str:
     """Lead to what `tox -e site` puts beside pages: notebooks that ran, and boards with charts."""
     html = html.replace('.ipynb"', '.html"')
     if re.fullmatch(r"leaderboards/[^/]+/README.md", page.file.src_uri):
-        html += '<p><a href="board.html">Charts</a></p>'
+        html += '<p><a href="board.html">Sort, filter and chart these rows</a></p>'
     return html
 
 

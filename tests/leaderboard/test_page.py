@@ -139,5 +139,8 @@ def test_a_reader_sorts_filters_and_picks_a_board(browser, page, tmp_path):
     assert one("#title").text == "other: 7 tasks, judged by lab-cost on lab"
     assert EVIL in solvers()
     assert run("[window.hacked, document.images.length]") == [None, 0]
-    assert run("document.documentElement.scrollWidth <= window.innerWidth")
+    browser.execute_script("document.querySelector('#board option').textContent += ' on long hardware'.repeat(9)")
+    phone = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    assert run("document.documentElement.scrollWidth") == 360
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []

@@ -75,7 +75,7 @@
   }
 
   function errorBars(solvers) {
-    return { type: "data", symmetric: false, thickness: 1,
+    return { type: "data", symmetric: false, thickness: 1, color: "#888",
       array: solvers.map((one) => (one.interval ? one.interval[1] - one.cost : 0)),
       arrayminus: solvers.map((one) => (one.interval ? one.cost - one.interval[0] : 0)) };
   }
@@ -91,12 +91,16 @@
     draw("ratios", [{ x: costs, y: names, mode: "markers", marker, error_x: errorBars(compared),
       hovertemplate: "%{y}: %{x:.3f}<extra></extra>" }], relative, { autorange: "reversed" });
     const front = compared.filter((one) => one.front).sort((a, b) => a.seconds - b.seconds);
+    const seconds = compared.map((one) => one.seconds);
+    const middle = Math.sqrt(Math.min(...seconds) * Math.max(...seconds));
     draw("pareto", [
       { x: front.map((one) => one.seconds), y: front.map((one) => one.cost), mode: "lines",
         line: { shape: "hv", dash: "dash", color: "#888" }, hoverinfo: "skip" },
-      { x: compared.map((one) => one.seconds), y: costs, text: names, mode: "markers+text", marker,
-        textposition: "top center", textfont: { size: 10 }, error_y: errorBars(compared),
-        hovertemplate: "%{text}<br>%{x:.3g} s per plan<br>cost %{y:.3f}<extra></extra>" },
+      { x: seconds, y: costs, mode: "markers+text", marker, error_y: errorBars(compared), hovertext: names,
+        // Names of many solvers hide each other: those on the front are written, others shown by hovering.
+        text: names.map((name, index) => (names.length <= 8 || compared[index].front ? name : "")),
+        textposition: seconds.map((one) => (one > middle ? "top left" : "top right")), textfont: { size: 10 },
+        hovertemplate: "%{hovertext}<br>%{x:.3g} s per plan<br>cost %{y:.3f}<extra></extra>" },
     ], { type: "log", title: { text: "median seconds per plan" } }, relative);
   }
 

@@ -86,7 +86,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for table in TABLES
     }
     planner = PLANNERS[given.planner](
-        topology=Topology(world_size=dist.get_world_size(), compute_device="cpu", ddr_cap=2**30),
+        topology=Topology(
+            world_size=dist.get_world_size(),
+            compute_device="cpu",
+            ddr_cap=2**30,
+            intra_host_bw=1e6,  # bytes per ms
+        ),
         batch_size=BATCH_SIZE,
         constraints=constraints,
     )

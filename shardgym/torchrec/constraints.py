@@ -23,6 +23,7 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import DataType
 
+from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, UnknownNameError, short_repr
 from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
@@ -163,10 +164,12 @@ def rules_of(
     task: ShardingTask,
     constraints: Mapping[str, ParameterConstraints],
     pins: Mapping[str, int | Sequence[int]],
-    *,
-    in_host: bool = False,
+    cost: CostModel,
 ) -> Rules:
     """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow."""
+    not_in_host = "" if cost.host_memory else f"cost '{cost.name}' does not price the memory of hosts"
+    if not task.topology.host_memory_bytes:
+        not_in_host = "the topology's hosts have no memory; give host_memory_bytes of a shardgym.Topology"
     rules: dict[str, Rule] = {}
     wishes = []
     possible = {table.name: run_by_torchrec(table, task) for table in task.tables}
@@ -192,7 +195,11 @@ def rules_of(
                 )
                 wishes.append(Wish("sharding_types", table.name, why))
             kinds = kinds & possible[table.name] or possible[table.name]
-        in_hosts = _kernels_in_host(constraint) if in_host else ()
+        in_hosts = _kernels_in_host(constraint)
+        if in_hosts and not_in_host:
+            in_hosts = ()
+            if "dense" not in (constraint.compute_kernels or ()):  # which a table on all ranks may follow
+                wishes.append(Wish("compute_kernels", table.name, not_in_host))
         rules[table.name] = Rule(kinds, constraint.min_partition or 0, devices, in_hosts)
     by_rows = []
     for members in _with_mean_pooling(task):

@@ -2,13 +2,14 @@
 
 import inspect
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner.constants import HBM_MEM_BW
+from torchrec.distributed.planner.constants import HBM_MEM_BW, INTRA_NODE_BANDWIDTH
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -23,7 +24,7 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError, check_int
-from shardgym.evaluation.solver import Solver, call_solver, make_solver
+from shardgym.evaluation.solver import Solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.stream import IdStream
@@ -48,7 +49,7 @@ from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchre
 
 _logger = logging.getLogger("shardgym.torchrec")
 
-#: What plans are compared with in the log: longest processing time first, the base of boards. It knows no constraints.
+#: What plans are compared with in the log: longest processing time first, the base of boards.
 _SIMPLE = "lpt"
 
 #: Share of a device that TorchRec's planner leaves free of tables unless it is told otherwise.
@@ -217,13 +218,13 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         if settings.strict:
             refuse_remarks(remarks)
         if theirs is not None:
-            remarks += _device_remarks(theirs, topology.device, self._oracle)
+            remarks += _device_remarks(theirs, topology, self._oracle)
             if settings.reserve is None:
                 remarks += _memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
         self.last = Planned(task, plan, cost.evaluate(task, [plan])[0])
-        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost)):
+        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost, rules)):
             _logger.info(gain)
         return sharding_plan
 
@@ -256,28 +257,34 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, cost.name, task.topology.device,
         )  # fmt: skip
-        in_host = bool(task.topology.host_memory_bytes) and cost.host_memory
-        rules = rules_of(task, constraints, pins, in_host=in_host)
+        rules = rules_of(task, constraints, pins, cost)
+        return self._obedient(self._solver, task, cost, rules), rules
+
+    def _obedient(self, solver: Solver, task: ShardingTask, cost: CostModel, rules: Rules) -> ShardingPlan:
+        """Return a solver's plan, made to follow rules."""
         seed = self._settings.seed
         limit = self._settings.time_limit_s
-        plan = solve_beside_host_tables(self._solver, task, cost, rules.of_tables, seed, limit)
-        return follow(plan, task, cost, rules.of_tables, seed, rules.by_rows), rules
+        plan = solve_beside_host_tables(solver, task, cost, rules.of_tables, seed, limit)
+        return follow(plan, task, cost, rules.of_tables, seed, rules.by_rows)
 
-    def _gain(self, planned: Planned, cost: CostModel) -> str:
+    def _gain(self, planned: Planned, cost: CostModel, rules: Rules) -> str:
         """Say what a plan takes beside that of a simple rule; "" where nothing can be said."""
         if cost.additive() is None or not planned.cost.feasible:
             return ""
         try:
-            simple = call_solver(make_solver(_SIMPLE), planned.task, cost, self._settings.seed)
+            simple = self._obedient(make_solver(_SIMPLE), planned.task, cost, rules)
         except NO_PLAN:
             return ""
         answer = cost.evaluate(planned.task, [simple])[0]
         found = compare(planned.task, (simple, planned.plan), (answer, planned.cost))
         if found is None:
             return ""
+        faster = "the plan" if found.change < 0 else f"that of '{_SIMPLE}'"
+        if math.isclose(found.change, 0.0, abs_tol=1e-9):
+            faster = "neither"
         return (
-            f"the plan takes {planned.cost.total_ms:.3f} ms by '{cost.name}', that of '{_SIMPLE}' "
-            f"{answer.total_ms:.3f}: {found.sentence()}"
+            f"the plan takes {planned.cost.total_ms:.3f} ms by '{cost.name}', that of '{_SIMPLE}' under the same "
+            f"constraints {answer.total_ms:.3f}: {faster} is faster. {found.sentence()}"
         )
 
     def _priced_with(self, sharders: Sharders, task: ShardingTask) -> tuple[CostModel, list[Wish]]:
@@ -358,13 +365,24 @@ def _topology_wishes(theirs: TorchRecTopology) -> list[Wish]:
     return wishes
 
 
-def _device_remarks(theirs: TorchRecTopology, device: str, cost: CostModel) -> list[str]:
-    """Say which GPU was assumed where TorchRec's topology has the bandwidth that it has for everybody."""
-    if theirs.compute_device != "cuda" or theirs.hbm_mem_bw != HBM_MEM_BW or cost.hardware not in _BY_TASK:
+def _device_remarks(theirs: TorchRecTopology, topology: Topology, cost: CostModel) -> list[str]:
+    """Say which devices were assumed where TorchRec's topology has the bandwidth that it has for everybody."""
+    if cost.hardware not in _BY_TASK:
+        return []
+    if theirs.compute_device == "cpu":
+        if theirs.intra_host_bw != INTRA_NODE_BANDWIDTH or topology.fast_domain_size == 1:
+            return []
+        return [
+            f"the plan is for CPUs with links of {topology.intra_bandwidth / 1e9:.0f} GB/s: TorchRec's topology has "
+            "its default, which is NVLink's; give intra_host_bw of your links in bytes per ms, or a topology such as "
+            f"shardgym.Topology.preset('cpu', {topology.num_devices})"
+        ]
+    if theirs.hbm_mem_bw != HBM_MEM_BW:
         return []
     return [
-        f"the plan is for GPUs like '{device}': TorchRec's topology has its default memory bandwidth; give hbm_mem_bw "
-        "and intra_host_bw of your GPUs in bytes per ms, or a topology such as shardgym.Topology.preset('dgx-h100', 8)"
+        f"the plan is for GPUs like '{topology.device}': TorchRec's topology has its default memory bandwidth; give "
+        "hbm_mem_bw and intra_host_bw of your GPUs in bytes per ms, or a topology such as "
+        "shardgym.Topology.preset('dgx-h100', 8)"
     ]
 
 

@@ -1,6 +1,7 @@
 """Constraints and pins that the planner follows, or names."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -38,7 +39,21 @@ class Halves:
         ("sharding_types", ["table_wise"], ""),
         ("sharding_types", ["row_wise", "column_wise"], ""),
         ("compute_kernels", ["fused", "dense"], ""),
-        ("compute_kernels", ["fused_uvm"], "the plan has kernel fused, which keeps rows in the memory of the device"),
+        (
+            "compute_kernels",
+            ["fused_uvm"],
+            "the topology's hosts have no memory; give host_memory_bytes of a shardgym.Topology",
+        ),
+        (
+            "compute_kernels",
+            ["key_value"],
+            "the plan has kernel fused, which keeps rows in the memory of the device",
+        ),
+        (
+            "compute_kernels",
+            ["fused_uvm", "dense"],
+            "the plan has kernel fused, which keeps rows in the memory of the device",
+        ),
         ("min_partition", 8, ""),
         ("min_partition", 12, ""),
         ("pooling_factors", [3.0], ""),
@@ -316,6 +331,39 @@ def test_the_planner_obeys_kernels(params, caplog):
     assert found["towers.items"]["id"].compute_kernel == "fused"
     assert planner.last.cost.feasible
     assert caplog.messages == []
+
+
+def test_a_cost_without_the_memory_of_hosts_is_named(caplog):
+    asked = {"users.id": ParameterConstraints(compute_kernels=["fused_uvm"])}
+    ShardGymPlanner(GPUS, 16, asked, PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
+    why = "cost 'torchrec_rating' does not price the memory of hosts"
+    assert caplog.messages == [f"compute_kernels of 'users.id' is not followed: {why}"]
+
+
+class Placed:
+    """Puts tables whole on given devices."""
+
+    def __init__(self, *devices):
+        self.devices = devices
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, self.devices)
+
+
+@pytest.mark.parametrize(
+    ("solver", "faster"),
+    [("lpt", "neither is"), (Placed(0, 0), "that of 'lpt' is"), (Placed(2, 3), "the plan is")],
+)
+def test_the_plan_of_lpt_in_the_log_is_under_the_same_constraints(solver, faster, caplog):
+    """The table in the memory of the host is on device 0 for both, and takes longer there than anything else."""
+    caplog.set_level("INFO", "shardgym.torchrec")
+    asked = {"users.id": ParameterConstraints(compute_kernels=["fused_uvm"])}
+    ShardGymPlanner(GPUS, 16, asked, PlannerSettings(solver)).plan(Toy())
+    ms = r"([\d.]+)"
+    text = (
+        rf"the plan takes {ms} ms by 'gpu', that of 'lpt' under the same constraints {ms}: {faster} faster\. The diff"
+    )
+    assert re.match(text, caplog.messages[-1]), caplog.messages
 
 
 def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for():

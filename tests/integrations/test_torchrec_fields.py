@@ -69,8 +69,8 @@ def test_what_a_sharder_allows_is_a_constraint_of_its_tables(caplog):
     planner("lpt", constraints=neither).plan(Toy(), [Own(["row_wise"], ["fused_uvm"])])
     assert caplog.messages == [
         "sharding_types of 'users.country' is not followed: Own has row_wise alone",
-        "compute_kernels of 'users.id' and 2 more are not followed: the plan has kernel fused, which keeps rows in the "
-        "memory of the device",
+        "compute_kernels of 'users.id' and 2 more are not followed: the topology's hosts have no memory; give "
+        "host_memory_bytes of a shardgym.Topology",
     ]
 
 

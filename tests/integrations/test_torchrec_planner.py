@@ -85,6 +85,7 @@ def test_torchrecs_topology_is_taken_as_it_is():
     [
         (TorchRecTopology(2, "cuda", hbm_cap=2**20), "v100", "gpu"),  # TorchRec's own default bandwidth
         (TorchRecTopology(2, "cpu", ddr_cap=2**20), "cpu-core", "roofline"),
+        (TorchRecTopology(2, "cpu", ddr_cap=2**20, intra_host_bw=1e6), "cpu-core", "roofline"),
         (Topology.preset("dgx-h100", 2), "h100", "gpu"),
         (topology(), "cpu-core", "roofline"),
     ],
@@ -95,10 +96,17 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(given, device, cost,
     first, *remarks, gain = caplog.messages
     assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"
     assert re.match(
-        rf"the plan takes ([\d.]+) ms by '{cost}', that of 'lpt' \1: The difference of 0.0% is within", gain
+        rf"the plan takes ([\d.]+) ms by '{cost}', that of 'lpt' under the same constraints \1: neither is faster\. "
+        r"The difference of 0.0% is within",
+        gain,
     )
-    # Nobody said that the GPUs are of this kind.
-    assert [remark.partition(":")[0] for remark in remarks] == ["the plan is for GPUs like 'v100'"] * (device == "v100")
+    # Nobody said that the devices are of this kind.
+    is_default = isinstance(given, TorchRecTopology) and given.intra_host_bw == TorchRecTopology(2, "cpu").intra_host_bw
+    assumed = {
+        "v100": ["the plan is for GPUs like 'v100'"],
+        "cpu-core": ["the plan is for CPUs with links of 644 GB/s"],
+    }
+    assert [remark.partition(":")[0] for remark in remarks] == (assumed[device] if is_default else [])
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
     assert caplog.messages[:-1] == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]

@@ -97,7 +97,10 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
 
     def add(command: Work) -> Work:
         @click.option("--devices", required=required, type=click.IntRange(1), metavar="N", help="Number of devices.")
-        @click.option("--topology", "preset", default="cpu", type=click.Choice([*PRESETS]), help="Devices and links.")
+        @click.option(
+            "--topology", "preset", default="cpu", type=click.Choice([*PRESETS]),
+            help="Devices and links (default: cpu, 128 MiB a device).",
+        )  # fmt: skip
         @click.option("--memory-gib", type=ABOVE_0, help="Memory per device (default: the topology's).")
         @functools.wraps(command)
         def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
@@ -117,7 +120,7 @@ def write_task(path: Path, task: ShardingTask, *remedies: str) -> str:
         raise InputError(
             f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
             f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
-            f"give {', or '.join(('more devices or memory', *remedies))}"
+            f"give {', or '.join(('--devices, --memory-gib or another --topology', *remedies))}"
         )
     write_whole(path, task.to_json(indent=2) + "\n")
     used = 100 * task.total_bytes / task.total_capacity_bytes

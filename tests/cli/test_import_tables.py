@@ -65,7 +65,10 @@ def test_ids_far_apart_are_said_to_look_hashed(capsys):
         "ids: if its ids are hashes, give --hash-size clicked=ROWS\n"
     )
     assert main([*arguments, "--devices", "2", "--force"]) == 2
-    assert "give more devices or memory, or --hash-size clicked=ROWS if its ids are hashes" in capsys.readouterr().err
+    assert (
+        "give --devices, --memory-gib or another --topology, or --hash-size clicked=ROWS if its ids are hashes"
+        in capsys.readouterr().err
+    )
     assert main([*arguments, "--devices", "2", "--force", "--hash-size", "clicked=1000"]) == 0
     said = capsys.readouterr()
     assert "warning" not in said.err

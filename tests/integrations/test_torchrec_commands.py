@@ -200,7 +200,7 @@ def test_a_reserve(capsys):
         (["toy_model:make", "--log", "toy_model.py"], "cannot read ids from 'toy_model.py': a file of ids ends in .pt"),
         (["toy_model:make", "--log", "users.parquet"], "unknown feature of users.parquet 'country_ids'"),
         (["toy_model:both", "--strict"], "strict: 'words' (Embedding; 19200 bytes) is left out"),
-        (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
+        (["toy_model:make", "--memory-gib", "0.000001"], "fit; give --devices, --memory-gib or another --topology\n"),
         (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
         (["toy_model:make", "--reserve", "much"], "'much' is not one of 'none', 'torchrec'"),
     ],

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -195,7 +195,7 @@ def _text(result: Comparison, output: Path) -> str:
             predicted = [f"{ms:.3f}" for ms in plan.predicted_rank_ms]
             ratio = f"{max(plan.predicted_rank_ms) / base:.3f}" if base else "-"
         interval = "-" if plan.low is None or plan.high is None else f"{plan.low:.3f} .. {plan.high:.3f}"
-        plans.append([plan.name, f"{median(plan.round_ms):.3f}", f"{plan.ratio:.3f}", interval, ratio])
+        plans.append([plan.name, f"{geometric_mean(plan.round_ms):.3f}", f"{plan.ratio:.3f}", interval, ratio])
         for rank, ms in enumerate(plan.rank_ms):
             memory = [format_bytes(plan.peak_bytes[rank]), format_bytes(plan.predicted_bytes[rank])]
             of_ranks.append([plan.name, str(rank), f"{ms:.3f}", predicted[rank], *memory])

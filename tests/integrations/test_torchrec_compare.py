@@ -229,6 +229,8 @@ def test_plans_of_both_planners_and_of_a_file_are_compared(here, ran):
     assert head.startswith(f"planners.result: 2 ranks on {result.hardware} with gloo, 4 rounds; half-width ")
     assert titles.split("  ")[0] == "plan"
     assert [row.split()[0] for row in rows[:3]] == ["torchrec", "shardgym", "theirs.json"]
+    times, ratios = np.array([row.split()[1:3] for row in rows[:3]], dtype=float).T
+    assert times / times[0] == pytest.approx(ratios, abs=0.002)
     assert "the embedding collections were trained alone: " in first.out
     assert "assumed: 1 id per sample and feature for 3 of 3 tables" in first.out
     assert first.out.endswith(result.sentence() + "\n")

@@ -45,6 +45,8 @@ def _import(kind: str, target: str) -> Any:
         raise  # e.g. a missing dependency, which already says what to install
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            reason += " in the current folder and on Python's path"
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
     if not hasattr(module, attribute):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]

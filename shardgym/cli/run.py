@@ -36,10 +36,15 @@ TABLE = "table.md"
     f"(default: the suite's, else {', '.join(DEFAULT_SOLVERS)}).",
 )  # fmt: skip
 @click.option("--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's).")
-@click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
+@click.option(
+    "--oracle", metavar="NAME",
+    help=f"The cost that solvers may query, {NOTATION} (default: the one that goes with the judge).",
+)  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False), help="Folder of the records (default: results/SUITE-JUDGE).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
-@click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Seeds of solvers.")
+@click.option(
+    "--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Seed of solvers; repeat for several."
+)
 @click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops a solver.")
 @click.option(

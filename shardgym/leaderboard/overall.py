@@ -38,11 +38,12 @@ ALL_SUITES = tuple(itertools.chain(*SUITES.values()))
 GPU_SUITES = ("dlrm4-gpu-v1", "dlrm8-gpu-v1")
 
 MEASURED = "measured"
+SIMULATED = "simulated"
 #: Columns of scores: the judge and the suites of each. A board is in a folder SUITE-JUDGE.
 SCORES = {
     MEASURED: ("fbgemm", ALL_SUITES),
     **{memory: ("fbgemm", suites) for memory, suites in SUITES.items()},
-    "simulated": ("simulator", ALL_SUITES),
+    SIMULATED: ("simulator", ALL_SUITES),
     "GPU-modelled": ("gpu", GPU_SUITES),
 }
 #: A plan that costs at most so much more than a lower bound is proven to be as near to the best one.
@@ -62,9 +63,9 @@ class OverallRow:
 
     solver: str  #: its name
     scores: dict[str, Score]  #: by column of `SCORES`, those of which it has all records
-    failed: int  #: records of measured boards without a cost
-    records: int  #: of measured boards
-    median_s: float  #: time per plan on them
+    failed: int  #: of these records, those without a cost
+    records: int  #: of measured boards, or of simulated ones where nothing was measured
+    median_s: float  #: time per plan on measured boards
     proven: float  #: share of its plans proven within `PROVEN` of a lower bound, of the tasks of which one is known
 
 
@@ -121,9 +122,7 @@ def overall(folder: Path) -> Overall:
         of_suites = [logs[board.folder.name] for board in members]
         for solver in set.intersection(*map(set, of_suites)) if of_suites else ():
             scores[solver][column] = _score(solver, [own[solver] for own in of_suites])
-    measured: dict[str, list[Result]] = defaultdict(list)
-    for result in itertools.chain(*(board.results for board in of_column[MEASURED])):
-        measured[result.solver].append(result)
+    measured, simulated = (_records_by_solver(of_column[column]) for column in (MEASURED, SIMULATED))
     proven: dict[str, list[bool]] = defaultdict(list)
     with_bounds = [name for name in sorted(bounded) if name in boards]
     for name in with_bounds:
@@ -135,16 +134,23 @@ def overall(folder: Path) -> Overall:
         OverallRow(
             solver=solver,
             scores=own_scores,
-            failed=sum(result.status != "ok" for result in measured[solver]),
-            records=len(measured[solver]),
+            failed=sum(result.status != "ok" for result in measured[solver] or simulated[solver]),
+            records=len(measured[solver] or simulated[solver]),
             median_s=statistics.median([result.solve_time_s for result in measured[solver]] or [math.nan]),
             proven=float(np.mean(proven[solver])) if proven[solver] else math.nan,
         )
         for solver, own_scores in scores.items()
     ]
-    first = (MEASURED, "simulated", "GPU-modelled")
+    first = (MEASURED, SIMULATED, "GPU-modelled")
     rows.sort(key=lambda row: [*(row.scores[c].mean if c in row.scores else math.inf for c in first), row.solver])
     return Overall(tuple(rows), of_column, tuple(boards[name] for name in with_bounds))
+
+
+def _records_by_solver(boards: tuple[Board, ...]) -> defaultdict[str, list[Result]]:
+    records = defaultdict(list)
+    for result in itertools.chain(*(board.results for board in boards)):
+        records[result.solver].append(result)
+    return records
 
 
 def _relative_logs(everyone: list[SolverResults], num_tasks: int) -> dict[str, Floats]:
@@ -200,11 +206,11 @@ def _notes(table: Overall) -> list[str]:
     notes = [
         f"Scores are costs relative to {BASE}: geometric means over tasks and suites, with 95 % intervals; lower is "
         "better. A solver that lacks records of a suite has no score.",
-        f"Measured by {run.judge} {run.judge_version} on {run.hardware}: {tasks} tasks ({suites}). A failure counts "
-        f"as the plan of {BASE}.",
+        f"Measured by {run.judge} {run.judge_version} on {run.hardware}: {tasks} tasks ({suites}).",
+        f"Failed: records without a cost, simulated where none is measured; they count as the plan of {BASE}.",
     ]
-    if boards["simulated"]:
-        caution = simulated_caution(boards["simulated"][0])
+    if boards[SIMULATED]:
+        caution = simulated_caution(boards[SIMULATED][0])
         notes.append(" ".join(["Simulated: the same suites, not measured.", *caution]))
     if boards["GPU-modelled"]:
         notes.append(f"GPU-modelled: {_suites(boards['GPU-modelled'])}, not measured.")

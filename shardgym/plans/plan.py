@@ -81,7 +81,8 @@ class ShardingPlan(Record):
         wrong += [f"table '{name}' has no device" for name in names if name not in device_of]
         if wrong or len(devices) != len(names):
             why = f": {wrong[0]}" if isinstance(devices, Mapping) else ""
-            raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}")
+            remedy = "; for part of the tables, price a task of those tables" if len(devices) < len(names) else ""
+            raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}{remedy}")
         return cls.of(task, (Shard.whole(table, device_of[table.name]) for table in task.tables))
 
     # Environments and renderings ask for the shards of every device again and again.

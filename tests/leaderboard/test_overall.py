@@ -79,19 +79,22 @@ def test_intervals_are_the_same_every_time_and_those_of_the_board_for_one_suite(
 
 def test_models_have_columns_of_their_own(tmp_path):
     boards_of(tmp_path, OUTCOMES)
-    boards_of(tmp_path, {"dlrm4-v2": {BASE: ONES, "mine": [3.0] * 6, "dreamer": ONES}}, "simulator")
+    boards_of(tmp_path, {"dlrm4-v2": {BASE: ONES, "mine": [3.0] * 6, "dreamer": ["error", *ONES[1:]]}}, "simulator")
     boards_of(tmp_path, {"dlrm8-gpu-v1": {BASE: ONES, "mine": [5.0] * 6}}, "gpu", "gpu-modelled")
     found = {column: score.mean for column, score in row_of(tmp_path, "mine").scores.items()}
     by_hand = {"measured": 0.5**0.5, "half-full": 2, "tight": 0.25, "simulated": 3, "GPU-modelled": 5}
     assert found == pytest.approx(by_hand)
     assert set(row_of(tmp_path, "dreamer").scores) == {"simulated"}
     assert math.isnan(row_of(tmp_path, "dreamer").median_s)
-    notes = render_overall(overall(tmp_path)).splitlines()[-3:]
-    assert notes[0] == (
-        "Measured by fbgemm 1 on lab: 12 tasks (half-full: dlrm4-v2; tight: tight4-v2). A failure counts as the plan "
-        "of lpt."
-    )
-    assert notes[1:] == ["Simulated: the same suites, not measured.", "GPU-modelled: dlrm8-gpu-v1, not measured."]
+    assert [(row_of(tmp_path, s).failed, row_of(tmp_path, s).records) for s in ("mine", "dreamer")] == [(0, 12), (1, 6)]
+    text = render_overall(overall(tmp_path))
+    assert "1 of 6" in next(line for line in text.splitlines() if line.startswith("dreamer "))
+    assert text.splitlines()[-4:] == [
+        "Measured by fbgemm 1 on lab: 12 tasks (half-full: dlrm4-v2; tight: tight4-v2).",
+        "Failed: records without a cost, simulated where none is measured; they count as the plan of lpt.",
+        "Simulated: the same suites, not measured.",
+        "GPU-modelled: dlrm8-gpu-v1, not measured.",
+    ]
 
 
 def test_plans_near_a_lower_bound_are_proven(tmp_path):

@@ -34,8 +34,12 @@ def test_table_wise_plans_are_the_same_in_any_order(toy_task: ShardingTask):
     other = ShardingPlan.of(toy_task, reversed(plan.shards))
     assert plan == ShardingPlan.table_wise(toy_task, [0, 0, 1]) == other == ShardingPlan.from_json(plan.to_json())
     assert other.digest == plan.digest
-    for devices in ([0, 1], [0, 1, 0, 1], {"wide": 0, "square": 1, "other": 0}):
-        with pytest.raises(InputError, match="one device for each of 3 tables"):
+    for devices, end in (
+        ([0, 1], "got 2; for part of the tables, price a task of those tables$"),
+        ([0, 1, 0, 1], "got 4$"),
+        ({"wide": 0, "square": 1, "other": 0}, "got 3: 'other' is no table of the task$"),
+    ):
+        with pytest.raises(InputError, match=f"one device for each of 3 tables, {end}"):
             ShardingPlan.table_wise(toy_task, devices)
 
 

@@ -32,13 +32,11 @@ LEVEL = 0.05
 MIN_TASKS = 6
 #: Up to so many tasks all subsets of them are looked at; of more, as many at random.
 _ALL_SUBSETS = 15
-#: Likewise all flips of their signs.
-_ALL_FLIPS = 12
 SEED = 0
 #: Bootstrap samples.
 _RESAMPLES = 10_000
-#: Differences whose subsets are averaged at once, to bound memory.
-_CHUNK = 64
+#: Flips that are looked at together, to bound memory.
+_CHUNK = 4096
 #: Logarithms that differ by less are those of equal costs, added in another order.
 _EQUAL = 1e-12
 
@@ -55,7 +53,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Floats, level: float = LEVEL) -> Interval | None:
-    """Return the interval of a mean over tasks: of the values that `p_values` does not tell from it.
+    """Return the interval of a mean over tasks: of the values that the two tests do not tell from it.
 
     Args:
         values: one per task, shape (T,).
@@ -67,11 +65,11 @@ def mean_interval(values: Floats, level: float = LEVEL) -> Interval | None:
     from scipy import stats
 
     num_tasks = len(values)
-    averaging = _averaging(num_tasks) if num_tasks >= MIN_TASKS else np.zeros((0, 0))
-    left_out = int(level / 2 * (len(averaging) + 1) + 1e-9)
+    subsets = _subsets(num_tasks) if num_tasks >= MIN_TASKS else np.zeros((0, 0))
+    left_out = int(level / 2 * (len(subsets) + 1) + 1e-9)
     if not left_out:
         return None
-    means = np.sort(averaging @ values)
+    means = np.sort(subsets @ values / subsets.sum(axis=1))
     flips = Interval(float(means[left_out - 1]), float(means[-left_out]))
     centre, error, bend = (float(part) for part in _moments(values))
     limit = float(stats.t.isf(level / 2, num_tasks - 1))
@@ -106,24 +104,6 @@ def mean_interval_over_suites(suites: Sequence[Floats]) -> Interval | None:
     return Interval(float(low), float(high))
 
 
-def p_values(values: Floats) -> Floats:
-    """Return how probable means as far from zero are where they are zero: the larger answer of the two tests.
-
-    Args:
-        values: one per row and task, shape (n, T).
-
-    Returns:
-        Two-sided, shape (n,); 1 where all values are equal to zero.
-    """
-    averaging = _averaging(values.shape[1])
-    flips = np.ones(len(values))
-    for start in range(0, len(values), _CHUNK):
-        means = values[start : start + _CHUNK] @ averaging.T
-        rarer = np.minimum((means <= _EQUAL).sum(axis=1), (means >= -_EQUAL).sum(axis=1))
-        flips[start : start + _CHUNK] = 2 * (1 + rarer) / (1 + len(averaging))
-    return np.minimum(np.maximum(flips, _student(values)), 1.0)
-
-
 def _student(values: Floats) -> Floats:
     """Return the p-values of the t test, two-sided, shape (n,)."""
     from scipy import stats
@@ -147,35 +127,32 @@ def _flipped_apart(values: Floats) -> Bools:
     Args:
         values: one per row and task, shape (n, T).
     """
-    num_tasks = values.shape[1]
-    if num_tasks <= _ALL_FLIPS:
-        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=num_tasks)))
-    else:
-        signs = np.random.default_rng(SEED).choice((-1.0, 1.0), size=(2**_ALL_FLIPS, num_tasks))
-        signs[0] = 1.0
     size = np.sqrt((values**2).sum(axis=1))
     scaled = values / np.where(size < _EQUAL, 1.0, size)[:, None]
     found = np.abs(scaled.sum(axis=1))
     order = np.argsort(found, kind="stable")
-    flipped = np.abs(signs @ scaled[order].T)
-    furthest = np.maximum.accumulate(flipped, axis=1)
-    p = (furthest >= found[order] - _EQUAL).mean(axis=0)
+    # Those that flip a subset of tasks, and the one that flips none.
+    subsets = _subsets(values.shape[1])
+    as_far = np.ones(len(values))
+    for start in range(0, len(subsets), _CHUNK):
+        flipped = np.abs((1 - 2 * subsets[start : start + _CHUNK]) @ scaled[order].T)
+        as_far += (np.maximum.accumulate(flipped, axis=1) >= found[order] - _EQUAL).sum(axis=0)
+    holds = as_far <= LEVEL * (1 + len(subsets))
     apart = np.zeros(len(values), dtype=bool)
-    apart[order] = np.logical_and.accumulate((p <= LEVEL)[::-1])[::-1]
+    apart[order] = np.logical_and.accumulate(holds[::-1])[::-1]
     return apart
 
 
 @functools.lru_cache(maxsize=4)
-def _averaging(num_tasks: int) -> Floats:
-    """Return what averages over subsets of tasks, shape (subsets, T)."""
+def _subsets(num_tasks: int) -> Floats:
+    """Return which tasks are in each subset, 1 or 0, none of them empty, shape (subsets, T)."""
     if num_tasks <= _ALL_SUBSETS:
         chosen = np.array(list(itertools.product((0.0, 1.0), repeat=num_tasks)))[1:]
     else:
         chosen = np.random.default_rng(SEED).integers(2, size=(2**_ALL_SUBSETS - 1, num_tasks)).astype(float)
         chosen = chosen[chosen.any(axis=1)]
-    averaging: Floats = chosen / chosen.sum(axis=1, keepdims=True)
-    averaging.flags.writeable = False
-    return averaging
+    chosen.flags.writeable = False
+    return chosen
 
 
 def _moments(values: Floats) -> tuple[Floats, Floats, Floats]:

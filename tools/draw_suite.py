@@ -2,6 +2,7 @@
 
     python tools/draw_suite.py draw SUITE.yaml
     python tools/draw_suite.py draw --kinds [--larger-than-a-device] SUITE.yaml
+    python tools/draw_suite.py draw --ladder lpt,neuroshard SUITE.yaml
     python tools/draw_suite.py digests [SUITE ...]      # of all suites when none is given
 
 The file says how tasks are drawn: pool, batch, precision, optimiser, and per group devices, memory, widths and numbers
@@ -25,6 +26,7 @@ is for suites that nobody has used yet.
 """
 
 import argparse
+import itertools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -66,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     draw.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
     draw.add_argument("--kinds", action="store_true", help="keep draws in which sharding types matter")
     draw.add_argument("--larger-than-a-device", action="store_true", help="keep draws with such a table alone")
+    draw.add_argument("--ladder", metavar="SOLVERS", help="keep draws on which these solvers, worst first, differ")
     digests = commands.add_parser("digests", help="write the digests of suites that come with the package")
     digests.add_argument("suites", nargs="*", help="names of suites; all when none is given")
     digests.add_argument("--replace", action="store_true", help="overwrite digests that differ")
@@ -120,6 +123,8 @@ def choose(
         task = source.build(index, f"{name}, draw {draw}")
         if options.larger_than_a_device and largest_bytes(task) <= max(task.capacity_bytes):
             verdict = "each table fits on a device"
+        elif options.ladder:
+            verdict = verdict_on_ladder(task, options.ladder.split(","), options.gap, oracle, judge)
         else:
             verdict = (verdict_on_kinds if options.kinds else verdict_on)(task, options.gap, oracle, judge)
         verdicts[verdict] += 1
@@ -174,6 +179,22 @@ def verdict_on_kinds(task: ShardingTask, gap: float, oracle: CostModel, judge: C
         of_columns, of_any = (answer.total_ms for answer in judge.evaluate(task, [columns, found]))
         if of_columns < (1 + gap) * of_any:
             return f"columns are nearly as good, asking the {name}"
+    return KEPT
+
+
+def verdict_on_ladder(task: ShardingTask, solvers: list[str], gap: float, oracle: CostModel, judge: CostModel) -> str:
+    """Return one of the verdicts above for a task on which each solver is worse than the next, else why not."""
+    try:
+        plans = [make_solver(name).solve(task, oracle) for name in solvers]
+    except NO_PLAN:
+        return "without a plan"
+    for name, cost in (("oracle", oracle), ("judge", judge)):
+        answers = cost.evaluate(task, plans)
+        if any(note.startswith(UNFAMILIAR) for answer in answers for note in answer.notes):
+            return f"unfamiliar to the {name}"
+        for solver, (worse, better) in zip(solvers, itertools.pairwise(answers), strict=False):
+            if worse.total_ms < (1 + gap) * better.total_ms:
+                return f"{solver} too close to the next by the {name}"
     return KEPT
 
 

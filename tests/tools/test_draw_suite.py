@@ -38,6 +38,17 @@ def test_solvers_differ_on_what_is_drawn(draw, tool):
         assert rule_ms >= 1.1 * best_ms
 
 
+def test_each_solver_of_a_ladder_is_worse_than_the_next(draw, tool):
+    _, suite = draw("--ladder", "random,lpt,neuroshard_plus", "--gap", "0.05", groups=[GROUP | {"num_devices": 4}])
+    (task,) = suite
+    costs = tool.predicted_costs(suite)
+    plans = [make_solver(name).solve(task, costs[0]) for name in ("random", "lpt", "neuroshard_plus")]
+    for cost in costs:
+        random, rule, best = (answer.total_ms for answer in cost.evaluate(task, plans))
+        assert random >= 1.05 * rule
+        assert rule >= 1.05 * best
+
+
 def test_draws_are_kept_where_sharding_types_matter(draw, tool):
     group = GROUP | {"num_devices": 8, "num_tables": [8, 20], "dims": [4, 8], "fullness": 0.7}
     _, suite = draw("--kinds", "--larger-than-a-device", groups=[group])

@@ -72,15 +72,10 @@ def cost(request):
     return COSTS[request.param]()
 
 
-@pytest.fixture
-def task():
-    return load_suite("tiny-v1")[0]
-
-
-def random_plan(task, rng):
-    """Cut some tables into halves of their columns, and place everything at random."""
-    shards = []
-    for table in task.tables:
+def random_plan(task, rng, copied=0):
+    """Put some tables everywhere, cut some of the others into halves of their columns, and place these at random."""
+    shards = [Shard.whole(table, *range(task.num_devices)) for table in task.tables[:copied]]
+    for table in task.tables[copied:]:
         cuts = [0, table.embedding_dim]
         if table.embedding_dim >= 8 and rng.random() < 0.3:
             cuts.insert(1, 4 * (table.embedding_dim // 8))
@@ -90,56 +85,30 @@ def random_plan(task, rng):
     return ShardingPlan.of(task, shards)
 
 
-@pytest.mark.parametrize("name", ["roofline", "h100", "gpu", "torchrec_rating"])
-def test_replicas_of_several_tasks_in_one_call_cost_what_evaluate_says(name, task):
-    """On links of three kinds; the last plan of each task has no replicas."""
-    rng, cost = np.random.default_rng(4), COSTS[name]()
-    prices = cost.additive()
-    numbers, sums, expected = [], [], []
-    for domain, bandwidth in ((task.num_devices, 1e9), (task.num_devices, 2e9), (1, 1e9)):
-        topology = dataclasses.replace(task.topology, fast_domain_size=domain, inter_bandwidth=bandwidth)
-        of = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=bandwidth).roomy())
-        plans = []
-        for count in (3, 1, 0):
-            copied = {table.name for table in of.tables[:count]}
-            sharded = [shard for shard in random_plan(of, rng).shards if shard.table not in copied]
-            copies = [Shard.whole(table, *range(of.num_devices)) for table in of.tables[:count]]
-            plans.append(ShardingPlan.of(of, sharded + copies))
-        for plan in plans:
-            batch = prices.batch(of, [plan])
-            added = np.zeros((of.num_devices, prices.vectors(batch.shards).shape[1]))
-            np.add.at(added, batch.devices, prices.vectors(batch.shards))
-            sums.append(added)
-            numbers.append(prices.add_task(of))
-        expected += [answer.per_device for answer in cost.evaluate(of, plans)]
-    found = prices.per_device_ms(np.array(numbers), np.array(sums))
-    np.testing.assert_allclose(found, expected, rtol=EXACT)
-    alone = [
-        prices.phases_in_groups(*one, ms[None])[0] for *one, ms in zip(numbers, [1] * len(sums), sums, strict=True)
-    ]
-    np.testing.assert_allclose(found, alone, rtol=EXACT)
-    assert len({float(ms[:, 3].max()) for ms in expected}) > 4  # gradients take different times
-
-
 @pytest.mark.parametrize("suite", ["tiny-v1", "dlrm8-v1", "published-v1"])
-def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, suite):
-    """The last plan of a task leaves all devices but one empty."""
+def test_plans_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, suite):
+    """Some with replicas where the cost knows them; the last plan of a task leaves all devices but one empty."""
     rng, prices = np.random.default_rng(3), cost.additive()
     tasks = [load_suite(suite)[index] for index in (0, 2)]
     tasks = [task for task in tasks if task.num_devices == tasks[0].num_devices]
-    nodes = dataclasses.replace(tasks[0].topology, fast_domain_size=1, device="a100")
-    tasks.append(dataclasses.replace(tasks[0], topology=nodes))
+    for links in ({"fast_domain_size": 1, "device": "a100"}, {"intra_bandwidth": 2e9}):
+        tasks.append(dataclasses.replace(tasks[0], topology=dataclasses.replace(tasks[0].topology, **links)))
     numbers, sums, expected = [], [], []
     for task in tasks:
-        plans = [random_plan(task, rng) for _ in range(3)]
-        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, devices=(1,)) for shard in plans[0].shards]))
+        plans = [random_plan(task, rng, copied) for copied in ((3, 1, 0) if cost.replicas else (0, 0, 0))]
+        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, devices=(1,)) for shard in plans[2].shards]))
         expected += cost.score(task, plans)
         for plan in plans:
-            held = np.array([shard.devices[0] for shard in plan.shards]) == np.arange(task.num_devices)[:, None]
+            batch = prices.batch(task, [plan])
+            added = np.zeros((task.num_devices, prices.vectors(batch.shards).shape[1]))
+            np.add.at(added, batch.devices, prices.vectors(batch.shards))
             numbers.append(prices.add_task(task))
-            sums.append(held @ prices.vectors(prices.encode(task, plan.shards)))
+            sums.append(added)
     numbers, sums = np.array(numbers), np.array(sums)
-    np.testing.assert_allclose(prices.per_device_ms(numbers, sums), [one.per_device for one in expected], rtol=EXACT)
+    found = prices.per_device_ms(numbers, sums)
+    np.testing.assert_allclose(found, [one.per_device for one in expected], rtol=EXACT)
+    alone = [prices.phases_in_groups(number, 1, ms[None])[0] for number, ms in zip(numbers.tolist(), sums, strict=True)]
+    np.testing.assert_allclose(found, alone, rtol=EXACT)
     totals = [one.total_ms for one in expected]
     np.testing.assert_allclose(prices.total_ms(numbers, sums), totals, rtol=EXACT)
     compute_ms, loads = prices.compute_ms(sums), sums[..., -LOADS:]

@@ -18,6 +18,50 @@ def test_tasks_are_tasks_and_plans_are_those_of_the_task():
         cost.evaluate("task.json", [PLAN])
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "hardware"),
+    [
+        ("roofline", {"hardware": "h100"}, "roofline-h100"),
+        ("torchrec_rating", {}, "torchrec-cuda"),
+        ("torchrec_rating", {"compute_device": "cpu", "ddr_mem_bw": 5e7}, "torchrec-cpu-ddr_mem_bw=5e+07"),
+        ("gpu", {}, "gpu-modelled"),
+        ("gpu", {"exchange": "two_step"}, "gpu-modelled-two_step"),
+        ("gpu", {"hardware": "h100", "ids": True, "wire": "fp16"}, "h100-modelled-ids-fp16_wire"),
+        ("replay", {}, "replay"),
+        ("replay", {"seed": 3, "batches": 2}, "replay-seed=3-batches=2"),
+        ("replay", {"ids": "expected"}, "replay-expected"),
+    ],
+)
+def test_settings_make_a_cost_again_and_are_part_of_its_hardware(name, settings, hardware):
+    cost = make_cost(name, **settings)
+    assert (cost.settings(), cost.hardware) == (settings, hardware)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("roofline", {"hardware": "h1000"}, "unknown device 'h1000': did you mean h100"),
+        ("torchrec_rating", {"compute_device": "tpu"}, "compute_device: expected 'cuda' or 'cpu', got 'tpu'"),
+        ("torchrec_rating", {"hbm_mem_bw": 0}, "hbm_mem_bw: expected a positive number, got 0"),
+        ("torchrec_rating", {"inter_host_bw": "fast"}, "inter_host_bw: expected a positive number, got 'fast'"),
+        ("gpu", {"hardware": "h10"}, "h100"),
+        ("gpu", {"exchange": "ring"}, "exchange: expected 'flat' or 'two_step', got 'ring'"),
+        ("gpu", {"ids": 1}, "ids"),
+        ("gpu", {"wire": "int8"}, "wire: expected 'task' or 'fp16', got 'int8'"),
+        ("replay", {"ids": "drawn"}, "ids: expected 'stream' or 'expected', got 'drawn'"),
+        ("replay", {"ids": "expected", "seed": 1}, "ids='expected' draws nothing, got seed=1, batches=1: leave them"),
+        ("replay", {"batches": 0}, "batches 0 is not a whole number from 1 on"),
+        ("fbgemm", {"device": "tpu"}, "device='tpu': expected one of cpu, cuda"),
+        ("fbgemm", {"rounds": 1}, "rounds 1 is not a whole number from 2 on"),
+        ("fbgemm", {"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
+        ("fbgemm", {"timeout_s": float("nan")}, "timeout_s=nan"),
+    ],
+)
+def test_settings_that_make_no_cost_are_refused_with_what_was_expected(name, settings, message):
+    with pytest.raises(InputError, match=message):
+        make_cost(name, **settings)
+
+
 class Complete(CostModel):
     """A cost model whose `score` returns nothing."""
 

@@ -14,7 +14,7 @@ import pytest
 from shardgym import EmbeddingTable, PlanCost, RecordedIds, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.fbgemm import cost as cost_module
 from shardgym.costs.fbgemm import namespaces
-from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, why_not_measured
+from shardgym.costs.fbgemm.cost import device_notes, why_not_measured
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.fbgemm.step_plan import StepPlan
@@ -44,23 +44,6 @@ def cost():
         yield model
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"device": "tpu"}, "device='tpu': expected one of cpu, cuda"),
-        ({"rounds": 1}, "rounds 1 is not a whole number from 2 on"),
-        ({"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
-        ({"timeout_s": float("nan")}, "timeout_s=nan"),
-    ],
-)
-def test_bad_settings_are_refused_with_what_was_expected(setting, message):
-    with pytest.raises(InputError, match=message):
-        FbgemmCost(**setting)
-
-
 @pytest.mark.parametrize(("device", "extra"), [("cpu", "cpu"), ("cuda", "gpu")])
 def test_a_missing_fbgemm_names_the_extra(monkeypatch, device, extra):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -86,9 +69,6 @@ def test_compute_on_other_hardware_than_the_tasks_is_noted(toy_task, device, har
     other = dataclasses.replace(toy_task, topology=dataclasses.replace(toy_task.topology, device=device))
     note = f"task is for '{device}' devices; compute was measured on {hardware}"
     assert device_notes(other, hardware) == ((note,) if is_noted else ())
-
-
-# --- what is measured -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.measured
@@ -168,9 +148,6 @@ def test_what_cannot_be_measured_on_cpus_is_bad_input(cost):
         cost.evaluate(adam, [ShardingPlan.table_wise(adam, [0, 0, 1])])
 
 
-# --- processes that fail ----------------------------------------------------------------------------------------------
-
-
 def pids(model):
     return [process.pid for group, _ in model._groups.values() for process in group._processes]
 
@@ -243,9 +220,6 @@ shardgym.make_cost("fbgemm").evaluate(task, [shardgym.ShardingPlan.table_wise(ta
     assert "MeasurementError: FBGEMM does not work here" in reason
     assert "undefined symbol" in reason
     assert "doctor" in reason
-
-
-# --- CUDA -------------------------------------------------------------------------------------------------------------
 
 
 class ToyWorkers(Workers):

@@ -66,12 +66,6 @@ def test_equal_shard_sets_of_different_plans_are_one():
     assert shard_sets(TASK, one) == shard_sets(TASK, other)[::-1]
 
 
-def test_shard_sets_differ_by_rows_widths_and_what_the_kernel_does():
-    whole, cut = ShardSet.of(TASK, [Shard.whole(A, 0)]), ShardSet.of(TASK, [Shard("a", (0, 99), (0, 8), 0)])
-    narrow = ShardSet.of(TASK, [Shard("a", (0, 100), (0, 4), 0)])
-    assert len({whole, cut, narrow, whole._replace(precision="fp16"), whole._replace(batch_size=21)}) == 5
-
-
 def test_weights_and_optimiser_state_are_counted():
     both = shard_set(ShardSpec(A, (0, 60), 8), ShardSpec(B, (0, 50), 16), optimizer="rowwise_adagrad")
     assert both.num_weights == 60 * 8 + 50 * 16

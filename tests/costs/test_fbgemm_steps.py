@@ -27,19 +27,12 @@ APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_w
 
 
 @pytest.mark.measured
-def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_order_and_gradients_are_normal():
+def test_gradients_are_the_same_normal_numbers_whatever_the_outputs_are():
     import torch
 
     from shardgym.costs.fbgemm.plan_on_rank import PlanOnRank
 
-    # Shards b and c; device 0 has two samples, device 1 has one.
     held = PlanOnRank(StepPlan.of(TASK, APART), samples=[2, 1], number=1)
-    lengths = torch.tensor([1, 2, 0, 1, 2, 1])  # device 0: b (1, 2), c (0, 1); device 1: b (2), c (1)
-    ids = torch.tensor([10, 11, 12, 20, 13, 14, 21])
-    ((grouped, offsets),) = held._grouped(ids, lengths, [4, 2])
-    assert grouped.tolist() == [10, 11, 12, 13, 14, 20, 21]
-    assert offsets.tolist() == [0, 1, 3, 5, 5, 6, 7]
-    # Whatever the outputs are, their gradients are the same normal numbers.
     gradients = held.gradient_like(torch.full((300, 10), 1e30))
     assert torch.equal(held.gradient_like(torch.zeros(300, 10)), gradients)
     assert 0.9 < float(gradients.std()) < 1.1

@@ -15,7 +15,6 @@ from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, r
 from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
 from shardgym.costs.links import IDS, part_of
 from shardgym.costs.shard_keys import ShardKey, shard_loads
-from shardgym.errors import UnknownNameError
 
 #: 16 MB: as much as fits an L2.
 TABLE = EmbeddingTable("t", 62_500, 64, 10.0)
@@ -135,7 +134,6 @@ def test_without_a_card_named_the_topology_names_card_and_links():
     assert own.per_device[:, [1, 4]] == pytest.approx(named.per_device[:, [1, 4]])
     slower = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=1e9))
     assert make_cost("gpu").evaluate(slower, [ShardingPlan.table_wise(slower, [0])])[0].total_ms > own.total_ms
-    assert (own.hardware, named.hardware) == ("gpu-modelled", "h100-modelled")
 
 
 def nodes(number, size=4):
@@ -170,23 +168,13 @@ def placed(cost, shards, devices=16, **options):
 
 
 def test_defaults_are_flat_and_without_ids():
-    all_set = {"hardware": "h100", "exchange": "two_step", "ids": True, "wire": "fp16"}
-    plain, two_step, both, other = (
-        make_cost("gpu", **s) for s in ({}, {"exchange": "two_step"}, {"exchange": "two_step", "ids": True}, all_set)
+    plain, two_step, both = (
+        make_cost("gpu", **s) for s in ({}, {"exchange": "two_step"}, {"exchange": "two_step", "ids": True})
     )
-    assert [plain.hardware, two_step.hardware] == ["gpu-modelled", "gpu-modelled-two_step"]
-    assert other.hardware == "h100-modelled-two_step-ids-fp16_wire"
-    assert (plain.settings(), other.settings()) == ({}, all_set)
     whole = [Shard.whole(TABLE, 0)]
     assert placed(plain, whole, 8).per_device.tolist() == placed(two_step, whole, 8).per_device.tolist()
     assert placed(plain, whole).total_ms != placed(two_step, whole).total_ms
     assert [len(placed(cost, whole, 8).notes) for cost in (plain, two_step, both)] == [0, 0, 1]
-    for settings, said in (
-        ({"exchange": "ring"}, "exchange: expected 'flat' or 'two_step', got 'ring'"), ({"ids": 1}, "ids"),
-        ({"wire": "int8"}, "wire: expected 'task' or 'fp16', got 'int8'"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=said):
-            make_cost("gpu", **settings)
 
 
 def test_ids_are_received_before_the_forward_pass():
@@ -253,8 +241,6 @@ def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
     task = ShardingTask((TABLE,), Topology.preset("cpu", 2), 8192)
     with pytest.raises(InputError, match=r"'cpu-core' is none of .*'gpu,hardware=h100'"):
         make_cost("gpu").evaluate(task, [ShardingPlan.table_wise(task, [0])])
-    with pytest.raises(UnknownNameError, match="h100"):
-        make_cost("gpu", hardware="h10")
     task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 16), batch_size=16_384)
     with pytest.raises(InputError, match="2 of these cards share fast links, and nodes of the task have 8 devices"):
         make_cost("gpu", hardware="h100-pcie").evaluate(task, [ShardingPlan.table_wise(task, [0])])

@@ -53,14 +53,6 @@ def test_rows_have_the_law_of_the_hosts(ids, rows):
     assert np.array_equal(lengths, host.lengths)
 
 
-@pytest.mark.parametrize(
-    ("drawn_of", "host_of"),
-    [(ZipfIds(s=1.1), ZipfIds(s=1.12)), (UniformIds(), ZipfIds(s=0.05, row_order="by_frequency"))],
-)
-def test_a_slightly_different_law_would_be_seen(drawn_of, host_of):
-    assert p_value(drawn(table(drawn_of))[0], draw_bags(table(host_of), SAMPLES, seed=1).indices, 100) < 1e-9
-
-
 @pytest.mark.parametrize("ids", [ZipfIds(s=1.1), ZipfIds(s=1.2, q=400.0)])
 def test_repeated_rows_are_as_many_as_the_hosts(ids):
     """The cache and the backward pass depend on distinct rows."""

@@ -141,13 +141,11 @@ def test_devices_pay_once_for_being_used_and_nothing_when_empty():
     assert both[[0, 2]][:, [1, 4]].tolist() == [[0, 0], [0, 0]]
 
 
-def test_the_override_replaces_the_device_and_is_part_of_the_hardware_tag():
+def test_the_override_replaces_the_device():
     task = make_task(TWICE)
     plan = ShardingPlan.table_wise(task, [0])
     override = make_cost("roofline", hardware="h100")
     native = dataclasses.replace(task, topology=dataclasses.replace(task.topology, device="h100"))
-    assert override.hardware == "roofline-h100"
-    assert override.settings() == {"hardware": "h100"}
     [there], [here] = (
         override.evaluate(task, [plan]), RooflineCost().evaluate(native, [ShardingPlan.table_wise(native, [0])])
     )  # fmt: skip
@@ -155,9 +153,7 @@ def test_the_override_replaces_the_device_and_is_part_of_the_hardware_tag():
     assert there.per_device.tolist() != RooflineCost().evaluate(task, [plan])[0].per_device.tolist()
 
 
-def test_an_unknown_device_is_named_with_its_neighbours():
-    with pytest.raises(UnknownNameError, match="unknown device 'h1000': did you mean h100"):
-        RooflineCost(hardware="h1000")
+def test_an_unknown_device_is_named():
     task = make_task(TWICE)
     task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, device="abacus"))
     with pytest.raises(UnknownNameError, match="unknown device 'abacus'"):

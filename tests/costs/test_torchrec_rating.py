@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.torchrec_rating import PlannerConstants
 
 EXACT = 1e-9
@@ -39,27 +39,6 @@ def test_torchrec_says_today_what_is_stored():
         per_device, rating_ms = estimate(task, plan, PlannerConstants(**stored["constants"]))
         np.testing.assert_allclose(per_device, stored["per_device"], rtol=EXACT)
         assert rating_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
-
-
-def test_settings_make_it_again_and_are_part_of_its_hardware():
-    cost = make_cost("torchrec_rating", compute_device="cpu", ddr_mem_bw=5e7)
-    assert cost.settings() == {"compute_device": "cpu", "ddr_mem_bw": 5e7}
-    assert make_cost("torchrec_rating", **cost.settings()).constants == cost.constants
-    assert cost.hardware == "torchrec-cpu-ddr_mem_bw=5e+07"
-    assert (make_cost("torchrec_rating").hardware, make_cost("torchrec_rating").settings()) == ("torchrec-cuda", {})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"compute_device": "tpu"}, "compute_device: expected 'cuda' or 'cpu', got 'tpu'"),
-        ({"hbm_mem_bw": 0}, "hbm_mem_bw: expected a positive number, got 0"),
-        ({"inter_host_bw": "fast"}, "inter_host_bw: expected a positive number, got 'fast'"),
-    ],
-)
-def test_bad_constants_are_refused(settings, message):
-    with pytest.raises(InputError, match=message):
-        make_cost("torchrec_rating", **settings)
 
 
 @pytest.mark.torchrec

@@ -1,13 +1,16 @@
 """Simulators trained on kernels alone: compute is predicted, exchanges are latency and bytes over bandwidth."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import make_cost
 from shardgym.cli import main
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.plans.migration import rebound
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
@@ -28,38 +31,26 @@ def compute_model(compute_data, tmp_path_factory):
     return folder
 
 
-def task(num_devices=4, **topology):
-    rng = np.random.default_rng(1)
-    tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), int(8 * rng.integers(1, 5)), 4.0) for n in range(9))
-    return ShardingTask(tables, Topology(num_devices=num_devices, memory_bytes=2**30, **topology), batch_size=512)
-
-
-def plans(of_task, count=5):
-    rng = np.random.default_rng(0)
-    return [
-        ShardingPlan.table_wise(of_task, rng.integers(0, of_task.num_devices, of_task.num_tables).tolist())
-        for _ in range(count)
-    ]
-
-
 @pytest.mark.parametrize("role", ["oracle", "judge"])
-def test_exchanges_are_those_of_the_links_and_ids_are_hidden(compute_model, role):
-    cost, problem = make_cost("simulator", weights=compute_model, role=role), task(fast_domain_size=2)
-    for plan, found in zip(plans(problem), cost.evaluate(problem, plans(problem)), strict=True):
+def test_exchanges_are_those_of_the_links_and_ids_are_hidden(compute_model, role, task, plans):
+    cost = make_cost("simulator", weights=compute_model, role=role)
+    for plan, found in zip(plans, cost.evaluate(task, plans), strict=True):
         assert (found.compute, found.communication) == ("predicted", "modelled")
-        transfer = transfer_ms(problem.topology, pooled_widths(problem, plan), problem.batch_size, 4)
+        transfer = transfer_ms(task.topology, pooled_widths(task, plan), task.batch_size, 4)
         expected = exchange_times(found.per_device[:, [1, 4]], transfer, ids_hidden=True)
         np.testing.assert_allclose(found.per_device[:, 2], expected.forward_ms, rtol=1e-12)
         np.testing.assert_allclose(found.per_device[:, 3], expected.backward_ms, rtol=1e-12)
         assert not found.per_device[:, 0].any()
 
 
-def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model):
+def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model, task, plans):
     cost = make_cost("simulator", weights=compute_model)
-    predictor, tasks = cost.predictor(), [task(), task(intra_bandwidth=1e7), task(fast_domain_size=2), task()]
-    ours = [plans(problem, 1)[0] for problem in tasks]
+    predictor = cost.predictor()
+    links = [{}, {"intra_bandwidth": 1e7}, {"fast_domain_size": 2}, {}]
+    tasks = [dataclasses.replace(task, topology=dataclasses.replace(task.topology, **of)) for of in links]
+    ours = [rebound(plan, of) for plan, of in zip(plans, tasks, strict=False)]
     batch = PlanBatch(
-        4, np.full(4, 9), np.concatenate([predictor.encode(t, p.shards) for t, p in zip(tasks, ours, strict=True)]),
+        3, np.full(4, 12), np.concatenate([predictor.encode(t, p.shards) for t, p in zip(tasks, ours, strict=True)]),
         np.array([shard.devices[0] for plan in ours for shard in plan.shards]),
     )  # fmt: skip
     for problem, plan, found in zip(tasks, ours, predictor.plan_costs(batch), strict=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from evaluation_toys import ToySuite
 
-from shardgym import InputError, ShardingPlan, evaluate, make_cost
+from shardgym import InputError, evaluate, make_cost
 from shardgym.evaluation.conformance import check_solver
 from shardgym.tasks.suites.spec import CostChoice, Track
 
@@ -29,23 +29,13 @@ def arrays(root: object) -> list[np.ndarray]:
     return [thing for thing in reachable(root) if isinstance(thing, np.ndarray)]
 
 
-@pytest.fixture
-def used_oracle(oracle, judge, task, plans):
-    """An oracle that was used in every way, while a judge of the same folder was used too."""
+def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(oracle, judge, task, plans):
+    """After both were used; every public attribute is read, and called where it can be with what a solver has."""
     judge.evaluate(task, plans)
     oracle.evaluate(task, plans)
-    return oracle
-
-
-def test_the_walk_finds_the_oracles_own_weights(used_oracle):
-    found = {array.tobytes() for array in arrays(used_oracle)}
-    assert used_oracle._weights.params["head.0.weight"].tobytes() in found
-
-
-def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(used_oracle, judge, task, plans):
-    """Every public attribute is read, and called where it can be with what a solver has."""
+    assert any(array is oracle._weights.params["head.0.weight"] for array in arrays(oracle))  # as they would be found
     secrets = {a.tobytes() for a in judge._weights.params.values() if a.size > 4}
-    costs = used_oracle.additive()
+    costs = oracle.additive()
     given = {
         "evaluate": (task, plans),
         "score": (task, plans),
@@ -53,10 +43,10 @@ def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(use
         "notes": (task,),
         "plan_costs": (costs, costs.batch(task, plans)),
     }
-    results: list[object] = [used_oracle]
+    results: list[object] = [oracle]
     called = set()
-    for name in (n for n in dir(used_oracle) if not n.startswith("_")):
-        value = getattr(used_oracle, name)
+    for name in (n for n in dir(oracle) if not n.startswith("_")):
+        value = getattr(oracle, name)
         results.append(value)
         if callable(value):
             results.append(value(*given.get(name, ())))
@@ -68,15 +58,6 @@ def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(use
         assert judge._weights.digest not in texts
         assert not {array.tobytes() for array in arrays(result)} & secrets
         assert not any(thing is judge or thing is judge._weights for thing in reachable(result))
-
-
-def test_oracle_and_judge_disagree_about_some_pair_of_plans(oracle, judge, task):
-    """Two architectures on disjoint samples: not the same function in disguise."""
-    rng = np.random.default_rng(4)
-    plans = [ShardingPlan.table_wise(task, rng.integers(0, 3, 12).tolist()) for _ in range(60)]
-    ours, theirs = ([c.total_ms for c in cost.evaluate(task, plans)] for cost in (oracle, judge))
-    assert np.argsort(ours).tolist() != np.argsort(theirs).tolist()
-    assert np.corrcoef(ours, theirs)[0, 1] > 0.8
 
 
 def test_runs_and_checks_take_an_oracle_and_a_judge_for_what_they_are(model, oracle, judge, task, tmp_path):

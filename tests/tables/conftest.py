@@ -4,6 +4,7 @@ import gzip
 import itertools
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -39,7 +40,6 @@ def write_parquet(tmp_path):
 @pytest.fixture
 def write_dlrm(tmp_path):
     """Return a function that writes bags[table][sample] = list of ids as dlrm_datasets."""
-    torch = pytest.importorskip("torch")
 
     def write(bags, name="toy.pt", **parts):
         samples = list(itertools.chain.from_iterable(bags))

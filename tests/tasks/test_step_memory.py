@@ -173,13 +173,14 @@ def test_tables_that_fit_as_replicas_alone_are_not_refused_beforehand():
     check_possible(task)
 
 
-SOLVERS = (
+BY_SIMULATOR = ("neuroshard", "autoshard", "dreamshard", "ppo_columns")
+BY_ROOFLINE = (
     "random", "size_greedy", "lpt", "lpt_whole", "karmarkar_karp", "row_wise", "hierarchical", "column_greedy",
     "random_search", "annealing", "local_search", "exhaustive", "neuroshard_plus",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", BY_SIMULATOR + BY_ROOFLINE)
 @pytest.mark.parametrize("domain", [4, 2])
 def test_no_plan_of_a_solver_exceeds_memory(name, domain):
     """Memory is such that half of the solvers' plans by weights and states alone would not fit in a step."""
@@ -192,12 +193,13 @@ def test_no_plan_of_a_solver_exceeds_memory(name, domain):
     roomy = ShardingTask(
         tables, Topology(4, memory_bytes=2**40, fast_domain_size=domain), batch_size=128, step_memory=step
     )
+    cost = shardgym.make_cost("simulator" if name in BY_SIMULATOR else "roofline")
     own = max(roomy.topology.memory_bytes[d] - roomy.capacity_bytes[d] for d in range(4))
     for fullness in (0.95, 0.8, 0.6):
         memory = int(own + roomy.total_bytes / 4 / fullness)
         task = dataclasses.replace(roomy, topology=Topology(4, memory_bytes=memory, fast_domain_size=domain))
         try:
-            plan = shardgym.make_solver(name).solve(task, shardgym.make_cost("roofline"))
+            plan = shardgym.make_solver(name).solve(task, cost)
         except NO_PLAN:
             continue
         plan.validate(task)
@@ -215,18 +217,3 @@ def test_reserves_are_one_for_all_or_one_for_each():
         StepMemory(reserved_bytes=())
     with pytest.raises(InputError, match="hot_quantile: Input should be less than 1, got 1"):
         StepMemory(hot_quantile=1.0)
-
-
-@pytest.mark.parametrize("name", ["neuroshard", "autoshard", "dreamshard", "ppo_columns"])
-def test_nor_does_a_plan_by_the_simulator(name):
-    task = dataclasses.replace(shardgym.load_suite("quick-v1")[0], step_memory=StepMemory())
-    own = task.topology.memory_bytes[0] - task.capacity_bytes[0]
-    memory = int(own + task.total_bytes / task.num_devices / 0.9)
-    by_weights = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
-    task = dataclasses.replace(
-        task, topology=dataclasses.replace(task.topology, memory_bytes=(memory,) * task.num_devices)
-    )
-    plan = shardgym.make_solver(name).solve(task, shardgym.make_cost("simulator"))
-    plan.validate(task)
-    in_step = max(held.total for held in plan.memory_per_device(task))
-    assert max(plan.bytes_per_device(by_weights)) < in_step <= memory

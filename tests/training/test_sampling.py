@@ -1,18 +1,27 @@
 """What is drawn for samples: the same for ever, axes apart from each other, roles apart, within limits."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
-from shardgym import InputError, UniformIds, ZipfIds, load_pool
+from shardgym import InputError, UniformIds, ZipfIds, load_pool, load_suite
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
+from shardgym.errors import UnknownNameError
 from shardgym.tasks.task import OPTIMIZER_STATE, block_bytes
 from shardgym.tasks.topology import GIB
 from shardgym.training.sampling import ROLES, Space, draw_shard_set
+from shardgym.training.share_sampling import draw_share
 from shardgym.training.step_sampling import DEVICES, draw_plans, num_devices
 
 SMALL = Space(batch=(256, 1024), pooling=(0.05, 20), rows=(1, 10_000), shards=(1, 12), memory_bytes=2**26)
+SHARES = Space(suites=("dlrm4-gpu-v1",))
+MIXED = Space(suites=("dlrm4-gpu-v1", "production-v1"), memory_bytes=2**35)
+
+
+def draw_shares(space, role, count=30):
+    return [draw_share(space, 0, role, number) for number in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +44,8 @@ def test_draws_do_not_change(shard_sets, tasks):
     assert drawn == [(512, "fp16", 16, 3), (4096, "fp16", 620, 7), (8192, "fp16", 28, 4), (256, "fp32", 8, 1)]
     widths = [[held and held.width for held in plan] for plan in tasks["judge"][2][:2]]
     assert widths == [[88, 12, 244, 68, 88, 264, None, None], [36, 40, 180, 48, 112, 124, 60, 164]]
+    shares = [(held.width, len(held.shards)) for held in draw_shares(SHARES, "oracle", 4)]
+    assert shares == [(136, 11), (116, 12), (60, 15), (372, 17)]
 
 
 def test_every_axis_reaches_near_its_ends_and_stays_within(shard_sets):
@@ -145,3 +156,38 @@ def test_the_first_plan_is_placed_anywhere_and_the_second_is_balanced(tasks):
     assert np.mean([lopsided(plans[0]) for plans in found]) > 1.2 * np.mean([lopsided(plans[1]) for plans in found])
     cut = [sum(len(held.shards) for held in plans[1] if held) > len(tables_of(plans)) for plans in found]
     assert 0.3 < np.mean(cut) < 1
+
+
+def test_shares_for_tests_have_the_tables_of_the_other_half():
+    train, test = ({table.name for table in half} for half in load_pool("synthetic-2021").split())
+    for role, half in (("oracle", train), ("judge", train), ("test", test)):
+        assert {shard.table.name for held in draw_shares(SHARES, role) for shard in held.shards} <= half
+    assert draw_shares(SHARES, "oracle", 1) != draw_shares(SHARES, "judge", 1)
+    known, tested = ({s.table.name for h in draw_shares(MIXED, role) for s in h.shards} for role in ("oracle", "test"))
+    assert not known & tested
+
+
+def test_a_share_is_of_a_task_of_one_of_the_suites():
+    of_suites = {
+        (task.batch_size, task.precision, task.optimizer)
+        for name in MIXED.suites
+        for task in (load_suite(name)[n] for n in ((0,) if name.startswith("dlrm") else (0, 1, 2)))
+    }
+    found = draw_shares(MIXED, "oracle", 40)
+    assert {(held.batch_size, held.precision, held.optimizer) for held in found} == of_suites
+    shards = [len(held.shards) for held in draw_shares(SHARES, "oracle")]
+    assert 1 <= min(shards) < 59 / 4 < max(shards) < 40
+    assert all(shard.table.reuse_histogram is not None for held in found for shard in held.shards)
+
+
+def test_what_does_not_fit_the_memory_is_left_out():
+    small = dataclasses.replace(MIXED, memory_bytes=2**26)
+    for held in draw_shares(small, "oracle", 10):
+        assert sum(block_bytes(s.num_rows, s.width, held.precision, held.optimizer) for s in held.shards) <= 2**26
+
+
+def test_a_suite_that_nothing_can_be_drawn_like_is_refused():
+    with pytest.raises(InputError, match="suite 'published-v1' is not drawn from pools"):
+        draw_share(Space(suites=("published-v1",)), 0, "oracle", 0)
+    with pytest.raises(UnknownNameError, match="dlrm4"):
+        draw_share(Space(suites=("dlrm4-gpu",)), 0, "oracle", 0)

@@ -160,21 +160,6 @@ def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):
         dataclasses.replace(toy_task, tables=(*toy_task.tables, toy_task.tables[0]))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "precision", "expected"),
-    [
-        ("exact_sgd", "fp32", 10 * 8 * 4),
-        ("exact_sgd", "fp16", 10 * 8 * 2),
-        ("adagrad", "fp32", 10 * 8 * 8),
-        ("adam", "fp16", 10 * 8 * (2 + 8)),
-        ("rowwise_adagrad", "fp32", 10 * 8 * 4 + 10 * 4),
-    ],
-)
-def test_bytes_count_weights_and_optimizer_state(toy_task, optimizer: str, precision: str, expected: int):
-    task = dataclasses.replace(toy_task, optimizer=optimizer, precision=precision)
-    assert task.table_bytes(task.table("square")) == expected
-
-
 def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
     plus, minus = (EmbeddingTable("a", 10, 4, z, ZipfIds(1.0, z), (z,) * 17) for z in (0.0, -0.0))
     assert plus == minus

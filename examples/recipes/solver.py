@@ -1,7 +1,7 @@
 """A solver: copy this file, rename the class, put your idea into `solve`.
 
     shardgym check-solver solver:LongestProcessingTime
-    shardgym run --suite quick-v1 --cost roofline --solver solver:LongestProcessingTime --out results/mine
+    shardgym run --suite quick-v2 --cost roofline --solver solver:LongestProcessingTime --out results/mine
 
 `solver` is the name of the file without `.py`; the commands find it in the folder in which they run.
 """

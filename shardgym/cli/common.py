@@ -34,7 +34,7 @@ Work = Callable[..., int]
 
 #: End of the help of commands that read tasks and plans.
 TASK_AND_PLAN = (
-    "TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table: "
+    "TASK is a task file, or SUITE/INDEX such as quick-v2/0. PLAN is a plan file, or one device for every table: "
     '{"TABLE": DEVICE, ...} in .json, columns table,devices in .csv, several devices separated by blanks.'
 )
 

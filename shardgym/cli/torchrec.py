@@ -177,7 +177,7 @@ def plan_export(
     return 0
 
 
-@click.command("import", epilog="TASK is a task file, or SUITE/INDEX such as quick-v1/0.")
+@click.command("import", epilog="TASK is a task file, or SUITE/INDEX such as quick-v2/0.")
 @click.argument("task_name", metavar="TASK")
 @click.argument("sharding_plan", metavar="SHARDING_PLAN")
 @click.option(

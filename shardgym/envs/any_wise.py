@@ -74,7 +74,7 @@ class AnyWiseEnv(PlacementEnv):
         others: keyword arguments of `TableWiseEnv`, with the same errors.
 
     Example:
-        >>> env = gymnasium.make("ShardGym/AnyWise-v0", suite="quick-v1", reward="dense")
+        >>> env = gymnasium.make("ShardGym/AnyWise-v0", suite="quick-v2", reward="dense")
         >>> observation, info = env.reset(seed=0)
         >>> observation, reward, ended, _, info = env.step(env.action_space.n - 2)
         >>> info["holders"] == env.get_wrapper_attr("task").num_devices, reward

@@ -243,7 +243,7 @@ class TableWiseEnv(PlacementEnv):
     that are not additive times are there at the end.
 
     Args:
-        suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
+        suite: name of a suite; "quick-v2" when neither `suite` nor `tasks` is given.
         cost: name of a cost model, or the model itself (which is then not closed with the environment).
         tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
@@ -270,7 +270,7 @@ class TableWiseEnv(PlacementEnv):
             given.
 
     Example:
-        >>> env = gymnasium.make("ShardGym/TableWise-v0", suite="quick-v1", cost="roofline")
+        >>> env = gymnasium.make("ShardGym/TableWise-v0", suite="quick-v2", cost="roofline")
         >>> observation, info = env.reset(seed=0)
         >>> ended = False
         >>> while not ended:
@@ -327,7 +327,7 @@ class ColumnWiseEnv(PlacementEnv):
         others: keyword arguments of `TableWiseEnv`, with the same errors.
 
     Example:
-        >>> env = gymnasium.make("ShardGym/ColumnWise-v0", suite="quick-v1", max_splits=4, reward="dense")
+        >>> env = gymnasium.make("ShardGym/ColumnWise-v0", suite="quick-v2", max_splits=4, reward="dense")
         >>> observation, info = env.reset(seed=0)
         >>> observation, reward, ended, _, info = env.step(env.action_space.n - 1)
         >>> info["splits"], reward

@@ -11,7 +11,7 @@ from shardgym.tasks.suites import load_suite
 from shardgym.tasks.suites.sources import DrawnSource
 from shardgym.tasks.task import ShardingTask
 
-DEFAULT_SUITE = "quick-v1"
+DEFAULT_SUITE = "quick-v2"
 OPTIONS = ("task", "task_index")
 
 #: Pool tasks of each group of the suite that can be drawn.

@@ -61,7 +61,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         UnknownNameError: no such mode.
 
     Example:
-        >>> envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8, suite="quick-v1", cost="roofline")
+        >>> envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8, suite="quick-v2", cost="roofline")
         >>> observations, infos = envs.reset(seed=0)
         >>> actions = observations["action_mask"].argmax(axis=1)
         >>> observations, rewards, terminations, truncations, infos = envs.step(actions)

@@ -26,7 +26,7 @@ from shardgym.leaderboard.ranking import BASE, counted_costs, over_seeds
 from shardgym.leaderboard.statistics import Interval, mean_interval_over_suites
 from shardgym.leaderboard.tables import Column, duration, figure, json_ready, simulated_caution, table_text
 
-#: The suites of scores, by the memory of their devices. Boards without a score are `quick-v1`, a first look at small
+#: The suites of scores, by the memory of their devices. Boards without a score are `quick-v2`, a first look at small
 #: tasks, and suites that ask for what few solvers do: cuts by rows, several nodes, memory of hosts.
 SUITES = {
     "half-full": ("dlrm4-v2", "dlrm8-v2", "wide8-v2"),  # twice what tables take, so that any balance is possible

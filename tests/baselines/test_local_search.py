@@ -70,7 +70,7 @@ def test_queries_are_what_the_oracle_is_asked(queries):
 def test_it_is_ahead_of_random_search_at_equal_numbers_of_queries():
     cost = make_cost("roofline")
     ratios = []
-    for task in load_suite("quick-v1")[:5]:
+    for task in load_suite("quick-v2")[:5]:
         plans = [solver(queries=400).solve(task, cost) for solver in (Annealing, RandomSearch)]
         ours, theirs = (answer.total_ms for answer in cost.evaluate(task, plans))
         ratios.append(ours / theirs)

@@ -57,7 +57,7 @@ def cost_of(solver, task):
 
 @pytest.mark.parametrize("env_id", [TABLE, COLUMN, ANY])
 def test_one_episode_takes_the_best_valid_action(env_id):
-    for task in load_suite("quick-v1")[:4]:
+    for task in load_suite("quick-v2")[:4]:
         env = gymnasium.make(env_id, tasks=[task], cost=COST, **TIMED)
         observation, info = env.reset()
         while "outcome" not in info:
@@ -68,7 +68,7 @@ def test_one_episode_takes_the_best_valid_action(env_id):
 
 
 def test_more_episodes_are_never_worse_and_follow_from_the_seed():
-    task = load_suite("quick-v1")[3]
+    task = load_suite("quick-v2")[3]
     costs = [cost_of(PolicySolver(lookahead, TABLE, samples=n, **TIMED), task) for n in (1, 4, 16, 64)]
     assert costs[-1] < costs[0]
     assert max(costs) == costs[0]
@@ -95,9 +95,9 @@ def test_a_policy_of_stable_baselines():
     contrib = pytest.importorskip("sb3_contrib")
     from baselines.ppo.policies import SetPolicy
 
-    envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v1", autoreset_mode="SameStep", **TIMED))
+    envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v2", autoreset_mode="SameStep", **TIMED))
     model = contrib.MaskablePPO(SetPolicy, envs, n_steps=16, batch_size=16, seed=0, device="cpu")
-    task = load_suite("quick-v1")[0]
+    task = load_suite("tiny-v1")[0]
     solver = PolicySolver(model, TABLE, samples=4, max_devices=4, **TIMED)
     plan = solver.solve(task, COST)
     plan.validate(task)
@@ -135,7 +135,7 @@ def test_an_actor_of_another_library(library):
             in_keys={"logits": "logits", "mask": "valid"},
             distribution_class=MaskedCategorical,
         )
-    task = load_suite("quick-v1")[9]
+    task = load_suite("quick-v2")[7]
     plans = [
         PolicySolver(policy, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST)
         for policy in (network, actor)
@@ -152,7 +152,7 @@ def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
     own = {"env_id": TABLE, "samples": 4, "flat": ["obs", "mask"]}
     assert (card.note, card.settings) == ("not at all", {**own, "max_devices": 4, **TIMED})
     loaded = PolicySolver.load("policy")
-    task = load_suite("quick-v1")[0]
+    task = load_suite("quick-v2")[0]
     assert loaded.solve(task, COST) == solver.solve(task, COST)
     assert loaded.weights_digest == solver.weights_digest == card.weights_sha256
     assert loaded.training_time_s == 12.5
@@ -186,8 +186,8 @@ def test_wrong_arguments_are_named(arguments, settings, message):
 
 
 def test_scores_of_another_shape_and_other_policies_are_refused(tmp_path):
-    task = load_suite("quick-v1")[0]
-    with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 2\)"):
+    task = load_suite("quick-v2")[0]
+    with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 4\)"):
         PolicySolver(lambda seen: np.zeros((1, 1)), TABLE).solve(task, COST)
     with pytest.raises(InputError, match="makes a policy with other weights than this one has"):
         PolicySolver(Layers(inputs=9), TABLE).save(tmp_path, f"{__name__}:Layers")

@@ -52,5 +52,5 @@ def test_a_device_is_given_once(here, capsys):
 
 
 def test_a_file_with_the_name_of_a_suite_is_a_task(here):
-    (here / "task.json").rename("quick-v1")
-    assert main(["solve", "quick-v1", "-o", "plan.json", "--solver", "random"]) == 0
+    (here / "task.json").rename("quick-v2")
+    assert main(["solve", "quick-v2", "-o", "plan.json", "--solver", "random"]) == 0

@@ -37,17 +37,17 @@ def test_no_feasible_plan_is_exit_code_1_and_no_file(here, capsys, solver, messa
 
 
 def test_tasks_of_suites_are_named_by_suite_and_index(capsys):
-    assert main(["solve", "quick-v1/3", "--solver", "dim_greedy", "-o", "plan.json", "--json"]) == 0
+    assert main(["solve", "quick-v2/3", "--solver", "dim_greedy", "-o", "plan.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["oracle_cost"]["cost"] == "roofline"
-    assert main(["plan", "show", "quick-v1/10", "plan.json"]) == 2
-    assert "suite 'quick-v1' has tasks 0 to 9, not 10" in capsys.readouterr().err
+    assert main(["plan", "show", "quick-v2/8", "plan.json"]) == 2
+    assert "suite 'quick-v2' has tasks 0 to 7, not 8" in capsys.readouterr().err
 
 
 def test_solve_says_what_the_solver_proves(capsys):
-    name = "quick-v1/3", "--oracle", "roofline", "-o", "plan.json", "--force"
+    name = "quick-v2/3", "--oracle", "roofline", "-o", "plan.json", "--force"
     assert main(["solve", *name, "--solver", "milp", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
-    (found,) = make_cost("roofline").evaluate(load_suite("quick-v1")[3], [ShardingPlan.load("plan.json")])
+    (found,) = make_cost("roofline").evaluate(load_suite("quick-v2")[3], [ShardingPlan.load("plan.json")])
     assert 0 < page["lower_bound_ms"] <= found.total_ms
     assert main(["solve", *name, "--solver", "milp"]) == 0
     bound = f"lower bound of plans of these kinds: {page['lower_bound_ms']:.3f} ms; this one is at most"

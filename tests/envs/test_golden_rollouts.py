@@ -20,7 +20,7 @@ import shardgym
 GOLDEN = Path(__file__).parent / "golden" / "rollouts.json"
 
 #: Positions of the tasks that are played of every suite: few, of different sizes.
-PLAYED = {"tiny-v1": (0, 7, 11), "quick-v1": (0, 5), "published-v1": (2, 7)}
+PLAYED = {"tiny-v1": (0, 7, 11), "quick-v2": (0, 5), "published-v1": (2, 7)}
 #: How single environments are played, in turn: like a greedy heuristic, at random, and at random with invalid actions.
 PLAY = ("greedy", "valid", "any")
 #: Relative difference of costs and returns that is taken for rounding.
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 
 #: Tasks, cost, reward, observation; and where there are several environments their number and autoreset mode.
 KINDS = (
-    "tiny-v1/simulator/dense/full", "quick-v1/roofline/terminal/compact", "published-v1/roofline/dense/compact",
+    "tiny-v1/simulator/dense/full", "quick-v2/roofline/terminal/compact", "published-v1/roofline/dense/compact",
     "awkward/roofline/dense/full", "failing/roofline/terminal/full", "toys/roofline/terminal/compact/4/NextStep",
     "awkward/roofline/dense/full/3/SameStep", "failing/roofline/terminal/full/3/SameStep",
     "tiny-v1/simulator/dense/full/5/NextStep", "pool/roofline/terminal/compact/2/NextStep",
@@ -41,9 +41,9 @@ def rollouts(case):
     """Play a case; return what is recorded of it."""
     kind, tasks, cost, reward, observation, *many = case.split("/")
     settings = {"cost": cost, "reward": reward, "observation": observation, "penalty": -500.0}
-    settings["order"] = "lookup" if tasks == "quick-v1" else "size"
+    settings["order"] = "lookup" if tasks == "quick-v2" else "size"
     if tasks == "pool":
-        settings |= {"suite": "quick-v1", "pool": "synthetic-2021", "pool_tasks": 98_304}
+        settings |= {"suite": "quick-v2", "pool": "synthetic-2021", "pool_tasks": 32_768}
     elif tasks in PLAYED:
         settings["tasks"] = [shardgym.load_suite(tasks)[n] for n in PLAYED[tasks]]
     else:

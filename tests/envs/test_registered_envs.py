@@ -46,7 +46,7 @@ def test_the_sweep_covers_every_environment_of_the_package():
         assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
-@pytest.mark.parametrize("arguments", [{}, {"suite": "quick-v1", "pool": "synthetic-2021"}], ids=["toys", "pool"])
+@pytest.mark.parametrize("arguments", [{}, {"suite": "quick-v2", "pool": "synthetic-2021"}], ids=["toys", "pool"])
 def test_check_env_passes_without_a_warning(env_id, option_set, arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -70,12 +70,12 @@ def test_masked_play_stays_in_the_spaces_and_never_lacks_an_action(env_id, optio
 
 def test_the_spec_survives_json_when_arguments_are_names(env_id, option_set):
     env = make_env(
-        env_id, option_set, suite="quick-v1", pool="synthetic-2021", cost="roofline", order="lookup",
+        env_id, option_set, suite="quick-v2", pool="synthetic-2021", cost="roofline", order="lookup",
         cost_settings={"hardware": "a100"},
     )  # fmt: skip
     text = env.spec.to_json()
     again = gymnasium.make(EnvSpec.from_json(text))
-    assert json.loads(text)["kwargs"]["suite"] == "quick-v1"
+    assert json.loads(text)["kwargs"]["suite"] == "quick-v2"
     for one, other in zip(masked_rollout(env, 0), masked_rollout(again, 0), strict=True):
         assert data_equivalence(one, other, exact=True)
 

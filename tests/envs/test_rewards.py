@@ -123,7 +123,7 @@ def test_the_reference_is_the_longest_first_with_room_for_everything():
 def test_the_reference_is_that_of_lpt_where_memory_is_no_limit(name):
     """`lpt` also breaks ties by bytes, and joins halves that meet on a device."""
     cost, lpt = shardgym.make_cost(name), shardgym.make_solver("lpt")
-    tasks = [dataclasses.replace(task, topology=task.topology.roomy()) for task in shardgym.load_suite("quick-v1")]
+    tasks = [dataclasses.replace(task, topology=task.topology.roomy()) for task in shardgym.load_suite("quick-v2")]
     costs = cost.additive()
     costs.share_shards()
     found = references_ms(costs, tasks)

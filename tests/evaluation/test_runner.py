@@ -142,7 +142,7 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"suite": "quick-v1"}, "suite: expected tasks with a name, got 'quick-v1'"),
+        ({"suite": "quick-v2"}, "suite: expected tasks with a name, got 'quick-v2'"),
         (
             {"solvers": [CountCost]},
             "solvers[0]: expected a name, 'module:Class', a SolverSpec, or what has a method solve,",
@@ -173,13 +173,13 @@ def test_the_time_limit_reaches_solvers_that_take_one(tmp_path, monkeypatch):
 def test_tasks_that_do_not_come_with_shardgym_are_kept_next_to_the_records(tmp_path):
     run(tmp_path / "toys", "Halves")
     assert {p.stem for p in (tmp_path / "toys" / "tasks").iterdir()} == {task.digest for task in toy_tasks()}
-    run(tmp_path / "ours", "Halves", suite=load_suite("quick-v1"), limit=1)
+    run(tmp_path / "ours", "Halves", suite=load_suite("quick-v2"), limit=1)
     assert not (tmp_path / "ours" / "tasks").exists()
 
 
 def test_other_tasks_cannot_use_the_name_of_a_suite_of_shardgym(tmp_path):
     with pytest.raises(InputError, match="give it another name"):
-        run(tmp_path, "Halves", suite=ToySuite(toy_tasks(), name="quick-v1"))
+        run(tmp_path, "Halves", suite=ToySuite(toy_tasks(), name="quick-v2"))
 
 
 def test_run_info_tells_what_the_folder_is_about(tmp_path):

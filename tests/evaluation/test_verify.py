@@ -56,7 +56,7 @@ def test_untouched_records_are_verified_packed_or_not(toys):
 
 
 def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
-    evaluate(load_suite("quick-v1"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
+    evaluate(load_suite("quick-v2"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
     assert statuses(tmp_path, costs=[]) == ["ok", "ok"]
 
 
@@ -71,8 +71,8 @@ def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
          "mismatch: the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480"),
         (lambda r: r.update(surprise=1), "mismatch: record"),
         (lambda r: r.update(task_hash="0" * 64), "mismatch: record: the plan is for another task"),
-        (lambda r: r.update(suite="quick-v1"), "mismatch: task 0 of suite 'quick-v1' is task"),
-        (lambda r: r.update(suite="quick-v1", task_index=99), "mismatch: suite 'quick-v1' has 10 tasks"),
+        (lambda r: r.update(suite="quick-v2"), "mismatch: task 0 of suite 'quick-v2' is task"),
+        (lambda r: r.update(suite="quick-v2", task_index=99), "mismatch: suite 'quick-v2' has 8 tasks"),
         (lambda r: r.update(judge="crystal_ball"), "skipped: no judge 'crystal_ball': unknown cost"),
         (lambda r: r["cost"].update(version="0"), "skipped: scored by 0 on toy, here is 1 on toy"),
         (lambda r: r["cost"].update(hardware="moon"), "skipped: scored by 1 on moon, here is 1 on toy"),

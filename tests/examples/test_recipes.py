@@ -23,7 +23,7 @@ def in_the_folder_of_recipes(monkeypatch):
 
 
 def test_the_solver_passes_check_solver_and_beats_random():
-    task = shardgym.load_suite("quick-v1")[0]
+    task = shardgym.load_suite("quick-v2")[0]
     cost = shardgym.make_cost("roofline")
     solvers = [shardgym.make_solver(name) for name in ("solver:LongestProcessingTime", "random")]
     plans = [solver.solve(task, cost) for solver in solvers]

@@ -47,11 +47,11 @@ def with_field(data, path, value):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["run", "--suite", "quick-v2"], "did you mean quick-v1"),
+        (["run", "--suite", "quick-v3"], "did you mean quick-v2"),
         (["run", "--suite", "nowhere.yaml"], "cannot read nowhere.yaml"),
         ([*RUN, "--out", "task.json"], "task.json"),
         (["leaderboard", "task.json"], "task.json"),
-        (["solve", "quik-v1/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v1"),
+        (["solve", "quik-v2/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v2"),
     ],
 )
 def test_wrong_names_get_a_close_match_or_the_place(here, capsys, arguments, part):

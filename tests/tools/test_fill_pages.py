@@ -12,7 +12,7 @@ from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
 from shardgym.leaderboard import BASE
 
-STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -->\n"
+STALE = "# Page\n\n<!-- table: leaderboards/quick-v2-fbgemm -->\nold\n<!-- end -->\n"
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, c
 def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool, "PAGES", [page])
     tool._rankings.cache_clear()
-    board = tmp_path / "leaderboards" / "quick-v1-fbgemm"
-    shutil.copytree(tool.ROOT / "leaderboards" / "quick-v1-fbgemm", board)
+    board = tmp_path / "leaderboards" / "quick-v2-fbgemm"
+    shutil.copytree(tool.ROOT / "leaderboards" / "quick-v2-fbgemm", board)
     packed = board / "records.jsonl.xz"
     content = packed.read_bytes()
     plain = board / "records.jsonl"
@@ -59,7 +59,7 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert not (board / "README.md").exists()
     assert tool.main([]) == 0  # a new board
     text = (board / "README.md").read_text()
-    assert text.startswith("# quick-v1-fbgemm\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\n\n**quick-v1: ")
+    assert text.startswith("# quick-v2-fbgemm\n\n<!-- table: leaderboards/quick-v2-fbgemm -->\n\n**quick-v2: ")
     assert "neuroshard_plus" in text
 
 

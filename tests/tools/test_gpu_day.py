@@ -212,7 +212,7 @@ def test_a_survey_grows_by_turns_and_a_tenth_is_measured_again(stages, a_day, mo
     with pytest.raises(InputError, match="there is no such file"):
         stages.again(a_day)  # there are no plans yet
     (a_day.work / "plans").mkdir()
-    run = json.loads((TOOLS.parent / "leaderboards" / "quick-v1-fbgemm" / "run.json").read_text())
+    run = json.loads((TOOLS.parent / "leaderboards" / "quick-v2-fbgemm" / "run.json").read_text())
     (a_day.work / "plans" / "run.json").write_text(json.dumps({**run, "num_tasks": 24}))
     monkeypatch.setattr(stages, "_evaluate", lambda day, folder, tasks: tasks)
     assert stages.again(a_day) == (True, "2 of 2 tasks, 32 of twice 16 samples")

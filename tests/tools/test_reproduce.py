@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def records():
-    return read_records(ROOT / "leaderboards" / "quick-v1-fbgemm" / "records.jsonl.xz")
+    return read_records(ROOT / "leaderboards" / "quick-v2-fbgemm" / "records.jsonl.xz")
 
 
 def scaled(records, factor, solvers):
@@ -45,7 +45,7 @@ def test_other_costs_of_a_solver_fail(tool, records, number, factor):
 def test_too_few_tasks_fail(tool, records):
     fewer = [r for r in records if r.solver != "random" or r.task_index < 5]
     assert tool.compare(tool.PARTS[2], records, fewer) == [
-        "quick-v1: random has 5 tasks in common, expected at least 6"
+        "quick-v2: random has 5 tasks in common, expected at least 6"
     ]
 
 

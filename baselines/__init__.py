@@ -1,1 +1,1 @@
-"""Solvers to compare with: random placement and the greedy heuristics of the literature."""
+"""Baseline solvers: rules, exact methods, local searches, and learned methods of the literature."""

@@ -1,4 +1,4 @@
-"""Exhaustive search of tiny tasks: every plan, but for those that differ in the numbers of equal devices alone."""
+"""Exhaustive search of tiny tasks, up to the order of interchangeable devices."""
 
 import functools
 import itertools
@@ -19,19 +19,19 @@ _PRICED_TOGETHER = 2048
 
 
 class Exhaustive(IncumbentSearch):
-    """Try every plan of a tiny task: the result is optimal by the oracle among the plans that are tried.
+    """Try every plan of a tiny task, and return the one that the oracle finds cheapest.
 
-    Those are all placements of whole tables, or with `parts` of tables cut into up to so many equal parts of columns.
-    Parts of one table on one device form one shard. Devices with equal memory, equal links and equal samples are
-    interchangeable: of plans that differ only in their numbers one is tried.
+    The search places whole tables, or tables cut by columns into up to `parts` equal parts; parts of one table on one
+    device form one shard. Devices with equal memory, links and samples are interchangeable: the search tries only one
+    of the plans that differ by their order.
 
     Args:
-        parts: equal parts that a table may be cut into at most; each table takes the largest number up to this that
-            divides its columns into multiples of 4. 1 for whole tables; 4 for every cut of tables of up to 16 columns.
-        limit: placements that a task may have at most, interchangeable ones counted each and memory not considered.
+        parts: maximum number of equal parts per table. Each table is cut into the largest number of parts up to this
+            that are multiples of 4 columns wide. 1 keeps tables whole; 4 tries every cut of tables up to 16 columns.
+        limit: maximum number of placements of a task, before the search removes infeasible and interchangeable ones.
 
     Raises:
-        InputError: a setting is not a whole number from 1 on.
+        InputError: a setting is not a positive integer.
     """
 
     def __init__(self, parts: int = 1, limit: int = 1_000_000) -> None:
@@ -39,7 +39,7 @@ class Exhaustive(IncumbentSearch):
         self.limit = check_int("limit", limit, 1)
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """See `IncumbentSearch`; nothing is drawn, and a time limit may end the proof early.
+        """See `IncumbentSearch`; a time limit may end the search before it has tried all plans.
 
         Raises:
             InputError: the task has more placements than `limit`.
@@ -80,7 +80,7 @@ class Exhaustive(IncumbentSearch):
 
 
 def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
-    """Return parts of each table on each device, (P, D, T): all that fit, up to the order of equal devices."""
+    """Return parts of each table on each device, (P, D, T), of all allocations that fit, up to equal devices' order."""
     order, same_kind = _interchangeable(task)
     memory = np.array(task.capacity_bytes, dtype=np.int64)[order]
     # Devices are numbered by `order` until the end. An allocation stands for those that arise by swapping neighbours

@@ -1,4 +1,4 @@
-"""FlexShard: rows of every table in tiers by how likely they are, and where tiers are cut."""
+"""FlexShard: every table's rows in tiers by access frequency, and the choice of cut points."""
 
 import dataclasses
 import itertools
@@ -33,20 +33,20 @@ _BUDGETS = (1.0, 0.99, 0.97, 0.9)
 
 
 class Choices(NamedTuple):
-    """Pairs of cut points of one table, and what each of n pairs takes on every device."""
+    """The n candidate pairs of cut points of one table, and the time and memory of each on every device."""
 
     tiers: Ints  #: rows of both cut points, shape (n, 2)
     inside_ms: Floats  #: all-to-alls over links inside of a node, shape (n,)
-    between_ms: Floats  #: over links between nodes, shape (n,)
-    others_ms: Floats  #: exchanges on top: gradients of copies, and partial sums of pooled tables, shape (n,)
-    num_bytes: Floats  #: of memory, on average over the devices, shape (n,)
+    between_ms: Floats  #: all-to-alls over links between nodes, shape (n,)
+    others_ms: Floats  #: other exchanges: gradients of copies, and partial sums of pooled tables, shape (n,)
+    num_bytes: Floats  #: mean memory over devices, shape (n,)
 
 
 def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
-    """Return the pairs of cut points of a table that are looked at, with their expected times and bytes.
+    """Return candidate pairs of cut points for a table, with their expected times and bytes.
 
-    Loads are taken to be spread evenly over the devices of a tier. Latencies are left out: collectives are of all
-    tables together. Rows of pooled tables leave their device as partial sums, as wide for few rows as for many.
+    The estimate spreads a tier's load evenly over its devices, and leaves out latencies, because tables share
+    collectives. Rows of pooled tables leave their device as partial sums, which are as wide for few rows as for many.
     """
     topology = dataclasses.replace(task.topology, intra_latency_ms=0.0, inter_latency_ms=0.0)
     devices = task.num_devices
@@ -96,13 +96,12 @@ def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
 
 
 def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[Tiers] | None:
-    """Return the cut points of every table that take least within a budget of memory; None where none are.
+    """Return the fastest cut points of every table within a memory budget, or None if no cut points fit.
 
-    Bytes of memory get a price, the same for all tables, and every table takes the pair of cut points with the least
-    time and price. The lowest price at which all fit is found by bisection. So the last bytes of all tables save as
-    much time each. `budget` is of a device, on average. `share` is that of links inside of a node in the time of an
-    all-to-all; the rest is that of links between nodes. Both kinds work at the same time, and the slower one counts:
-    which one that is shows when all tables are cut.
+    All tables pay the same price per byte, and each takes the pair of cut points with the least time plus price. A
+    bisection finds the lowest price at which the tables fit, so that the last byte of every table saves equally much
+    time. `budget` is the mean bytes per device. `share` weighs links inside nodes against links between nodes. Both
+    work at the same time, and the slower kind decides, which is known only once all tables are cut.
     """
     times = [c.others_ms + share * c.inside_ms + (1 - share) * c.between_ms for c in choices]
 
@@ -135,9 +134,9 @@ def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[
 
 
 def expected_ms(task: ShardingTask, choices: Sequence[Choices], tiers: Sequence[Tiers]) -> float:
-    """Return what the exchanges of tables with these cut points take by the times of `choices`, in ms.
+    """Return the time of the exchanges with these cut points by the times of `choices`, in ms.
 
-    Each kind of copies has an all-reduce, whose latencies are of links between nodes where there are several.
+    Each kind of copies adds an all-reduce, with the latency of links between nodes if there are several nodes.
     """
     kinds = any(cut.everywhere for cut in tiers) + any(cut.everywhere < cut.in_nodes for cut in tiers)
     one_node = task.topology.fast_domain_size >= task.num_devices
@@ -150,29 +149,27 @@ def expected_ms(task: ShardingTask, choices: Sequence[Choices], tiers: Sequence[
 
 
 class FlexShard:
-    """Hot rows on every device, warm ones on one device of each node, cold ones on one device of all.
+    """Hot rows on every device, warm rows on one device of each node, cold rows on a single device.
 
-    FlexShard (Sethi et al., arXiv 2301.02959) is for unpooled tables, of which a row travels for every id: rows are
-    replicated by how likely they are, within memory, with nodes in mind. Its abstract says so much. How cut points are
-    chosen and pieces are placed is ours:
+    FlexShard (Sethi et al., arXiv 2301.02959) replicates rows of unpooled tables by their access frequency, within
+    memory, with nodes in mind. We know only the paper's abstract, which says no more. The steps are our own:
 
-    1. Every table has pairs of cut points, spaced by the logarithm of their rows. Expected times follow from the
-       probability of the rows (`shardgym.tables.row_access`), the links of the topology, and dense gradients of copies.
-    2. A price of memory, the same for all tables, is lowered by bisection until copies fill the memory: see
-       `best_tiers`. The slower of links inside and between nodes counts, so this is done for five weights of the two.
-    3. Tiers are cut into stripes, and these over devices, so that all are asked for about as much: see `tier_plan`.
-    4. The oracle chooses among the five plans, and the one without copies, if it prices tiers as `replay` does;
-       otherwise the expected times do.
+    1. Candidate cut points of every table are spaced by the logarithm of their rows. Their expected times follow from
+       row probabilities (`shardgym.tables.row_access`), the topology's links, and the dense gradients of copies.
+    2. A bisection lowers a common price of memory until copies fill the memory (`best_tiers`). It is repeated for five
+       weights of links inside and between nodes, because the slower kind decides.
+    3. Tiers are cut into stripes over the devices, so that all devices get about equally many lookups (`tier_plan`).
+    4. The oracle chooses among the five plans and one without copies if it prices tiers, as `replay` does. Otherwise
+       the expected times choose.
 
-    Where even cuts do not fit, as with devices of unlike memory, rows are cut in proportion to memory, without copies.
+    If even cuts do not fit, as on devices of unequal memory, rows are cut in proportion to memory, without copies.
 
-    Rows have to be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). Where
-    nobody knows the order, all rows of a table count as equally likely. Of pooled tables a tier has all rows or none,
-    as partial sums are as wide for few rows as for many.
+    Rows must be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). If the
+    order is unknown, all rows of a table count as equally likely. A tier has all rows of a pooled table or none.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the best plan in tiers, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return the best plan in tiers, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         for table in task.tables:
@@ -216,7 +213,7 @@ def _add_plan(
 
 
 def rows_by_memory(task: ShardingTask) -> ShardingPlan:
-    """Return a plan that cuts every table by rows, as many for a device as it has memory."""
+    """Return a plan that cuts every table by rows, in proportion to the devices' memory."""
     ends = np.cumsum(np.array(task.capacity_bytes, dtype=np.float64))
     shards = []
     for table in task.tables:
@@ -230,7 +227,7 @@ def rows_by_memory(task: ShardingTask) -> ShardingPlan:
 
 
 def check_order(table: EmbeddingTable) -> None:
-    """Refuse a table whose popular rows are known to lie elsewhere than at its beginning."""
+    """Raise `InputError` if a table's popular rows are known not to come first."""
     ids = table.ids
     shares: tuple[float, ...] = ()
     if isinstance(ids, ZipfIds):

@@ -1,4 +1,4 @@
-"""Rules for whole tables: at random, the costliest first (DreamShard: `sharders.py`; Graham 1969), differencing."""
+"""Rules for whole tables: random, greedy (DreamShard: `sharders.py`; Graham 1969), and largest differencing."""
 
 import abc
 import dataclasses
@@ -24,14 +24,14 @@ _GIB = 2**30
 
 
 class Greedy(abc.ABC):
-    """Balance one figure per table over the devices; see `place_greedily`. Asks no cost model and draws nothing."""
+    """Balance one figure per table over the devices by `place_greedily`, without querying a cost model."""
 
     @abc.abstractmethod
     def _figures(self, task: ShardingTask) -> list[float]:
-        """Return what is balanced, of each table."""
+        """Return the figure of each table."""
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the plan, see `Solver`; `cost` and `seed` make no difference."""
+        """Return the plan, see `Solver`; `cost` and `seed` are ignored."""
         del cost
         check_instance("task", task, ShardingTask)
         check_int("seed", seed)
@@ -39,7 +39,7 @@ class Greedy(abc.ABC):
 
 
 class SizeGreedy(Greedy):
-    """Balance memory, in GB. The published figure leaves out optimiser state, which is counted here."""
+    """Balance memory in GB, including optimiser state, which the published rule leaves out."""
 
     def _figures(self, task: ShardingTask) -> list[float]:
         return [task.table_bytes(table) / _GIB for table in task.tables]
@@ -53,7 +53,7 @@ class DimGreedy(Greedy):
 
 
 class LookupGreedy(Greedy):
-    """Balance dimension times pooling factor: values looked up per sample."""
+    """Balance dimension times pooling factor, the values looked up per sample."""
 
     def _figures(self, task: ShardingTask) -> list[float]:
         return [table.embedding_dim * table.pooling_factor for table in task.tables]
@@ -76,17 +76,17 @@ def place_greedily(
 ) -> ShardingPlan:
     """Place the costliest shard first, each on the device with the smallest sum of costs that has room.
 
-    The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
-    descending; ties go to the device with fewer bytes, then to the lower number. Unlike there, a table that fits
-    nowhere ends the search instead of landing on the last device.
+    This is the greedy rule of NeuroShard, DreamShard and AutoShard (`sharders.py`). It sorts tables by (cost, size,
+    index), descending, and breaks ties by fewer bytes, then by the lower device number. Unlike the published rule,
+    which places it on the last device, it raises an error for a table that fits nowhere.
 
     Args:
-        task: what to place.
-        costs: one per shard.
-        shards: that hold every cell of every table once, whatever devices they name; every table whole when None.
-        speeds: of the devices, by which their sums are divided; all alike when None.
-        in_host: whether a shard that fits on no device goes into the memory of a host, with kernel fused_uvm, by the
-            same rule over the devices whose hosts have room.
+        task: the task.
+        costs: cost of each shard.
+        shards: shards that hold every cell of every table once, on any devices; whole tables when None.
+        speeds: relative speeds that divide the devices' sums; all equal when None.
+        in_host: whether a shard that fits on no device goes to host memory, with kernel fused_uvm, by the same rule
+            over devices whose hosts have room.
 
     Raises:
         NoFeasiblePlanError: a shard fits nowhere, or no plan can hold it.
@@ -136,7 +136,7 @@ def place_greedily(
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
-    """Return the devices where a shard fits, one at least, ascending; `room` is bytes left on each, shape (D,)."""
+    """Return the devices where a shard fits, in ascending order; `room` is the bytes left on each, shape (D,)."""
     if shard.num_columns % COLUMN_UNIT:
         raise NoFeasiblePlanError(
             f"table '{shard.table}' has {shard.num_columns} columns: no plan is feasible, "
@@ -159,15 +159,14 @@ def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
 
 
 class RandomSolver:
-    """Every table goes to a device drawn uniformly among those with room for it.
+    """Place each table, the largest first, on a device drawn uniformly among those with room.
 
-    The published one draws among all devices and lets the plan fail when memory overflows. Tables are placed in
-    descending order of size, so that the draw rarely paints itself into a corner; where memory does not bind, all
-    plans are equally likely, as in the published one.
+    The published rule draws among all devices and fails when memory overflows. Where memory does not bind, all plans
+    are equally likely, as with the published rule.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a random feasible plan, see `Solver`; where there is none, another seed may succeed."""
+        """Return a random feasible plan, see `Solver`; if this fails, another seed may succeed."""
         del cost
         check_instance("task", task, ShardingTask)
         rng = np.random.default_rng(check_int("seed", seed))
@@ -181,17 +180,16 @@ class RandomSolver:
 
 
 class LPTWhole:
-    """The longest table first, each to the device with the smallest sum of times that has room. No table is cut.
+    """The longest table first, each to the device with the smallest sum of times that has room; tables stay whole.
 
-    The rule of Graham (1969), "Bounds on multiprocessing timing anomalies". A table's time is its forward and backward
-    compute alone on a device. The oracle prices all tables in one query. On several devices, the sum of times is an
-    estimate: fused kernels take less. Where all tables take equally long, larger ones go first. Of tables that are
-    larger than all devices together, those that fit nowhere any more are in the memory of hosts, if the oracle prices
-    that; the rule counts them as if they were not.
+    This is the rule of Graham (1969), "Bounds on multiprocessing timing anomalies". A table's time is its forward and
+    backward compute alone on a device; the oracle prices all tables in one query. A device's sum is an estimate, since
+    fused kernels take less. Ties go to the larger table. If the tables exceed the memory of all devices and the oracle
+    prices host memory, tables that fit nowhere go to hosts; the rule counts them as if they were on devices.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return a plan, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         in_host = cost.host_memory and exceeds_devices(task)
         check_possible(task, in_host=in_host)
@@ -199,16 +197,16 @@ class LPTWhole:
 
 
 def whole_table_ms(task: ShardingTask, cost: CostModel) -> Floats:
-    """Return forward plus backward compute of every table alone on a device, quantized, shape (T,); see `alone_ms`."""
+    """Return forward plus backward compute of every table alone on a device, as `alone_ms` does, shape (T,)."""
     return alone_ms(task, cost, [Shard.whole(table, 0) for table in task.tables])
 
 
 def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Floats:
     """Return forward plus backward compute of each of n shards alone on a device, in ms, quantized, shape (n,).
 
-    A query is a plan for a made-up task, whose tables are the shards, one on each of as many devices. There is one
-    query, or as many as it takes with `cost.max_devices` each. Shards have all rows; their devices do not matter. A
-    measured cost that has no time for them, or one that cannot price such tasks, raises its errors.
+    The query is a plan for an artificial task that has each shard as a table on a device of its own, split where
+    `cost.max_devices` requires it. Shards must have all rows; their devices do not matter. Errors of the cost
+    propagate, for example if a measured cost has no time for single shards.
     """
     if not shards:
         return np.zeros(0)
@@ -234,17 +232,17 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
 
 
 class KarmarkarKarp:
-    """Partition tables by k-way largest differencing of their times alone, then move tables until memory suffices.
+    """Partition tables by k-way largest differencing of their times, then move tables until memory suffices.
 
-    Karmarkar and Karp (1982), "The differencing method of set partitioning", for k sets. ZionEX reports it as usually
-    better balanced than greedy placement (Mudigere et al., ISCA 2022). A table's time is its forward and backward
-    compute alone on a device; the oracle prices all tables in one query. The method knows no memory. The set with the
-    most bytes goes to the device with the most memory. While one overflows, the table moves that adds least load to a
-    device with room, or else two tables swap. Where neither helps, tables are placed as in `lpt_whole`.
+    Karmarkar and Karp (1982), "The differencing method of set partitioning", for k sets. ZionEX reports that it usually
+    balances better than greedy placement (Mudigere et al., ISCA 2022). A table's time is its forward and backward
+    compute alone on a device; the oracle prices all tables in one query. The method ignores memory. The set with the
+    most bytes goes to the device with the most memory. While a device overflows, the solver moves the table that adds
+    least load to a device with room, or swaps two tables. If neither helps, it falls back to `lpt_whole`.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return a plan, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         times = whole_table_ms(task, cost).tolist()
@@ -267,10 +265,10 @@ class _Partition(NamedTuple):
 
 
 def difference(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Return items in `count` sets of about the same cost, the lightest first, by largest differencing.
+    """Return items in `count` sets of similar cost, the lightest first, by largest differencing.
 
-    Every item begins as a partition with one set filled. The two partitions with the largest differences between their
-    sets are joined, the heaviest set of one with the lightest of the other, until one partition is left.
+    Every item starts as a partition with one non-empty set. The method joins the two partitions with the largest
+    differences between their sets, heaviest set with lightest, until one partition is left.
     """
     if count == 1:
         return [list(range(len(costs)))]
@@ -296,7 +294,7 @@ def difference(costs: Sequence[float], count: int) -> list[list[int]]:
 
 
 def repair_memory(devices: Ints, costs: Floats, sizes: Ints, memory: Ints) -> Ints | None:
-    """Return the devices of items after moves and swaps by which none overflows; None where there are none."""
+    """Move and swap items until no device overflows, and return their devices; None if that fails."""
     devices = devices.copy()
     count = len(memory)
     while True:

@@ -1,4 +1,4 @@
-"""Tables to nodes first, then whole, by columns or by rows over the devices of their node, as ZionEX does it."""
+"""Hierarchical sharding as in ZionEX: tables to nodes first, then over the devices of their node."""
 
 import functools
 import math
@@ -26,26 +26,25 @@ _REFINEMENTS = 2
 
 
 class Hierarchical:
-    """Give every table to one node, then keep it whole, cut it by columns, or cut it by rows over the node's devices.
+    """Assign every table to one node, then keep it whole or cut it by columns or rows over the node's devices.
 
-    ZionEX shards so (Mudigere et al., ISCA 2022). A node is a fast domain of the topology: partial sums of tables that
-    are cut by rows are added up over its links before they leave it. TorchRec calls that `table_row_wise`, and
-    `table_column_wise`; with one domain these are `row_wise` and `column_wise`. The search below is ours.
+    ZionEX shards this way (Mudigere et al., ISCA 2022). A node is a fast domain of the topology, whose links add up the
+    partial sums of row shards before they leave it. TorchRec calls these plans `table_row_wise` and
+    `table_column_wise`, or `row_wise` and `column_wise` if there is one domain. The search is our own:
 
-    1. Tables are split among the nodes by LPT, by what the oracle says that each computes alone. A node takes as many
-       bytes as its devices together; one with fewer devices gets less time. Where such a split leaves a kind of plan
-       without room, one that balances bytes is tried, too.
-    2. Inside each node, pieces are placed by LPT on devices with room. Columns are cut into 2, 4, 8, ... pieces, at
-       most as many as devices; those of one table that meet on a device become one shard. Rows are cut evenly over all
-       devices of the node. Mean-pooled tables and those with too few rows are not cut by rows.
-    3. The oracle prices plans in which 0, 1, 2, 4, ..., all tables are cut by rows, those with the most ids per sample
-       first: ids are read once, and all devices share them. The others are cut by columns until no piece takes more
-       than some share of the average time of the node's devices: any, 1, 1/2, or 0, as far as possible. Then numbers
-       next to the best are tried. The cheapest plan is returned.
+    1. LPT splits tables among nodes by their compute alone on a device, in proportion to the node's devices and within
+       their memory. If this split leaves some kind of plan without room, a split that balances bytes is tried, too.
+    2. LPT places pieces on the devices of each node. Columns are cut into 2, 4, 8, ... pieces, at most one per device;
+       pieces of a table that meet on a device become one shard. Rows are cut evenly over all devices of the node,
+       except those of mean-pooled tables and of tables with too few rows.
+    3. The oracle prices plans with 0, 1, 2, 4, ..., all tables cut by rows, those with the most ids per sample first,
+       since devices share these ids. The other tables are cut by columns until no piece takes more than a share of the
+       mean time of the node's devices: any, 1, 1/2, or 0, as far as possible. Finally, the oracle prices numbers of
+       row-cut tables next to the best. The cheapest plan wins.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return a plan, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         plans = _Plans(task, cost)
@@ -76,7 +75,7 @@ class Node(NamedTuple):
 
 
 def split_among_nodes(task: ShardingTask, figures: Sequence[float]) -> list[Node]:
-    """Give every table to one node by LPT, so that sums of figures over devices are about alike."""
+    """Assign every table to one node by LPT, balancing the sum of figures per device."""
     size = task.topology.fast_domain_size
     every = range(task.num_devices)
     nodes = [Node(every[first : first + size], []) for first in every[::size]]
@@ -95,7 +94,7 @@ def split_among_nodes(task: ShardingTask, figures: Sequence[float]) -> list[Node
 
 
 class _Way(NamedTuple):
-    """How a plan comes about: from which split, with how many tables cut by rows, and with what pieces of columns."""
+    """The recipe of a plan: its split, how many tables are cut by rows, and the pieces of columns."""
 
     split: int
     by_rows: int
@@ -139,7 +138,7 @@ class _Plans:
             self.price(_Way(split, count, best.share) for count in sorted(between))
 
     def price(self, ways: Iterable[_Way]) -> None:
-        """Make plans in these ways, and ask for the costs of those that are feasible in one query."""
+        """Make plans in these ways, and price the feasible ones in one query."""
         made = {}
         for way in ways:
             if way not in self.made:

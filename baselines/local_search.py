@@ -1,4 +1,4 @@
-"""Searches: random plans, changes that make a plan cheaper, simulated annealing, and halvings as long as they help."""
+"""Simple searches: random plans, descent by single changes, simulated annealing, and greedy halving of columns."""
 
 import contextlib
 import functools
@@ -41,19 +41,19 @@ _PLANS_IN_VAIN = 6400
 class LocalSearch(QuerySearch):
     """Descent from the plan of `lpt_whole`: a shard moves, two shards swap, or half of a shard's columns moves.
 
-    Changes that take something from one device are tried in random order, device by device, the one that computes
-    longest first; the best of 64, or of 8 where the cost is measured, is made if it makes the plan cheaper. The search
-    ends where no change of any device does, or where no query is left. It works with every cost; where that is
-    additive, a change is priced from the two devices that it concerns. Where whole tables do not fit, the largest are
-    halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and leaves local optima.
+    The search visits devices in descending order of compute and tries changes that take something from the device, in
+    random order. It makes the best of 64 changes, or of 8 with a measured cost, if that makes the plan cheaper. It ends
+    in a local optimum or without queries left. Any cost works; an additive one prices a change by the two devices that
+    it affects. If whole tables do not fit, the search first halves the largest. `neuroshard_plus` starts from better
+    plans, cuts anywhere, and escapes local optima.
 
     Args:
         splits: whether shards may be halved.
-        queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
-            for each table, or 32 where the cost is measured. With few of them the search ends before a local optimum.
+        queries: maximum number of plans that the oracle prices. When None: unlimited with a time limit, else 50 per
+            table, or 32 with a measured cost.
 
     Raises:
-        InputError: `queries` is neither None nor a whole number from 1 on.
+        InputError: `queries` is neither None nor a positive integer.
     """
 
     def __init__(self, *, splits: bool = True, queries: int | None = None) -> None:
@@ -61,7 +61,7 @@ class LocalSearch(QuerySearch):
         self.splits = splits
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
-        """See `QuerySearch`; ends in a local optimum where queries last."""
+        """See `QuerySearch`; ends in a local optimum if queries last."""
         assert start is not None
         placement = Neighbourhood(run.task, run.cost, start)
         together = _PRICED_TOGETHER if run.cost.deterministic else _MEASURED_TOGETHER
@@ -72,7 +72,7 @@ class LocalSearch(QuerySearch):
     def _improve(
         self, run: SearchRun, queries: Queries, placement: Neighbourhood, together: int, rng: np.random.Generator
     ) -> bool:
-        """Make one change that makes the plan cheaper; False where there is none, or no query is left."""
+        """Make one change that makes the plan cheaper; False if there is none, or no query is left."""
         for device in (-placement.compute_ms).argsort(kind="stable").tolist():
             changes = self._changes_of(placement, device)
             changes = changes.take(rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
@@ -111,14 +111,14 @@ class LocalSearch(QuerySearch):
 class ColumnGreedy(IncumbentSearch):
     """Halve the costliest shards by columns while that helps, placing everything anew by `lpt_whole` after every cut.
 
-    Every round halves one shard, places all by longest processing time first, and asks the oracle. A cut that does not
-    make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
-    shard. Where shards do not fit into memory, the largest are halved first. The costliest shard is the one with the
-    longest compute alone on a device. NeuroShard tries such cuts in a beam search (Zha et al., MLSys 2023, section 3).
+    Each round halves the shard with the longest compute alone on a device, places all shards by LPT, and queries the
+    oracle. A cut that does not make the plan cheaper is undone for good. Pieces of a table on one device become one
+    shard. If shards do not fit into memory, the search first halves the largest. NeuroShard tries such cuts in a beam
+    search (Zha et al., MLSys 2023, section 3).
     """
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """See `IncumbentSearch`; nothing is drawn."""
+        """See `IncumbentSearch`; deterministic."""
         del start
         task, cost, incumbent = run.task, run.cost, run.incumbent
         pieces, plan = place_with_cuts(task, cost, whole_tables(task, cost))
@@ -142,16 +142,16 @@ def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
 
 
 class Annealing(QuerySearch):
-    """Random moves and swaps of shards; one that makes the plan costlier is accepted with falling probability.
+    """Simulated annealing with random moves and swaps of shards.
 
     Kirkpatrick, Gelatt and Vecchi (1983), "Optimization by simulated annealing": a change that costs d ms more is
-    accepted with probability exp(-d / temperature), and the temperature falls geometrically. It is given as a share
-    of the first plan's cost. Changes are drawn and priced a few at a time, and the first accepted one is made. Search
-    begins with the plan of `lpt_whole`; where tables do not fit, the largest are halved first. Nothing else is cut.
+    accepted with probability exp(-d / temperature), and the temperature, a share of the first plan's cost, falls
+    geometrically. The search prices a few random changes at a time, and makes the first accepted one. It starts from
+    the plan of `lpt_whole`. If tables do not fit, the largest are halved first; nothing else is cut.
 
     Args:
-        queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
-            for each table, or 32 where the cost is measured. Single tables and the first plan count as two.
+        queries: maximum number of plans that the oracle prices. When None: unlimited with a time limit, else 50 per
+            table, or 32 with a measured cost. Single tables and the first plan count as two.
     """
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
@@ -191,21 +191,20 @@ class Annealing(QuerySearch):
 
 
 class RandomSearch(QuerySearch):
-    """Draw table-wise plans at random and keep the cheapest.
+    """Draw table-wise plans as `random` does, and keep the cheapest.
 
-    A plan is drawn as `random` draws it: tables in descending order of size, each to a device drawn uniformly among
-    those with room. Random search is what every search should be compared with at the same number of queries.
+    Every search should be compared with random search at the same number of queries.
 
     Args:
-        queries: plans that the oracle prices, as in `annealing`. When None: any number with a time limit, else 50 for
-            each table, or 32 where the cost is measured.
+        queries: maximum number of plans that the oracle prices. When None: unlimited with a time limit, else 50 per
+            table, or 32 with a measured cost.
 
     Raises:
-        InputError: `queries` is not a whole number from 1 on.
+        InputError: `queries` is not a positive integer.
     """
 
     def first_plan(self, run: SearchRun, queries: Queries) -> ShardingPlan | None:  # noqa: ARG002
-        """Return None: nothing but random plans is compared."""
+        """Return None, so that the search compares only random plans."""
         return None
 
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:  # noqa: ARG002
@@ -236,10 +235,10 @@ class RandomSearch(QuerySearch):
 
 
 def draw_placements(task: ShardingTask, count: int, scores: Callable[[tuple[int, ...]], Floats]) -> Ints:
-    """Draw placements of whole tables, the largest first; those that run out of memory are left out.
+    """Draw placements of whole tables, and leave out those that run out of memory.
 
-    A table goes to the device with the largest score among those with room; `scores` draws them in a shape, (count, D).
-    Returns the device of every table, shape (P, T) with P up to `count`.
+    Tables are placed in descending order of size, each on the device with room that has the largest score. `scores`
+    draws scores of a given shape, (count, D). Returns the device of every table, (P, T) with P up to `count`.
     """
     sizes = np.array([task.table_bytes(table) for table in task.tables])
     room = np.tile(np.array(task.capacity_bytes, dtype=np.int64), (count, 1))

@@ -1,4 +1,4 @@
-"""One step of lookahead in the environments: what a policy has to beat before it has learned anything."""
+"""One-step lookahead in the environments, a baseline for learned policies."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ _EPISODE, _HALVED, _CUT, _TRIES = range(4)
 
 
 class Lookahead:
-    """Places each table where the plan so far costs least with it; plays `ShardGym/TableWise-v0` by that rule.
+    """Plays `ShardGym/TableWise-v0` by placing each table where the partial plan then costs least.
 
-    Tables come in descending order of columns times pooling factor. Of devices after which the slowest device takes
-    equally long, the one that computes least with the table gets it, then the lower number. Nothing is learned, and
-    nothing is looked at beyond the next action: a policy of that environment that does not beat this has learned
-    nothing worth having. The oracle must be additive, as "simulator" and "roofline" are, and prices every device at
-    every step.
+    Tables come in descending order of columns times pooling factor. Ties go to the device that computes least with the
+    table, then to the lower number. A learned policy should beat this rule, which learns nothing and looks one action
+    ahead. The oracle must be additive, such as "simulator" and "roofline"; it prices every device at every step.
     """
 
     name = "lookahead"
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return a plan, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         return self._play(task, cost, additive_costs(cost, self.name))
@@ -62,14 +60,13 @@ class Lookahead:
 
 
 class LookaheadColumns(Lookahead):
-    """The same in `ShardGym/ColumnWise-v0`, where shards may be halved.
+    """One-step lookahead in `ShardGym/ColumnWise-v0`, where shards may be halved.
 
-    A halving alone changes no cost, so it is judged by what the plan so far costs once both halves are placed, one
-    after the other, by the same rule. A shard is halved where that is cheaper than placing it, or where it fits
-    nowhere. The halves then wait in the order of all shards. What is cheaper than an even share of the task counts as
-    that, as the slowest device will take so long in the end anyway: what all tables take on one device over the number
-    of devices, and the compute that halvings add to that, as both halves need all ids. Where it gets stuck, it plays
-    again with the largest tables first: small ones then fill what is left.
+    A halving alone changes no cost, so the rule prices it by placing both halves in turn. It halves a shard if that is
+    cheaper than placing it, or if the shard fits nowhere; the halves then wait in the order of all shards. Costs below
+    the task's even share count as equal to it, because the slowest device will reach that share anyway. The even share
+    is the time of all tables on one device over the number of devices, plus the compute that halvings add, since both
+    halves read all ids. If an episode gets stuck, it is played again with the largest tables first.
     """
 
     name = "lookahead_columns"
@@ -108,14 +105,14 @@ class LookaheadColumns(Lookahead):
 
 
 class _Best(NamedTuple):
-    """A device, and what the slowest one takes in ms once the shard is there."""
+    """A device, and the slowest device's time in ms once the shard is there."""
 
     device: int
     total_ms: float
 
 
 class LookaheadPlacement:
-    """Shards that are placed, and what devices take; columns times pooling factor come first, or the largest."""
+    """Placed shards and the devices' times; shards come up by columns times pooling factor, or the largest first."""
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts, *, largest_first: bool = False) -> None:
         self._task = task
@@ -129,35 +126,35 @@ class LookaheadPlacement:
         self._compute_ms: Floats = np.zeros((task.num_devices, 2))
 
     def tables(self) -> list[Shard]:
-        """Return the whole tables in the order in which they come up."""
+        """Return the whole tables in the order of placing."""
         return sorted((Shard.whole(table, 0) for table in self._task.tables), key=self.key, reverse=True)
 
     def key(self, shard: Shard) -> float:
-        """Return what the order of shards goes by, descending."""
+        """Return the key of the descending order of shards."""
         if self._largest_first:
             return float(shard.bytes(self._task))
         return shard.num_columns * self._task.table(shard.table).pooling_factor
 
     def even_share_ms(self) -> float:
-        """Return what all tables take on one device, over the number of devices."""
+        """Return the time of all tables on one device over the number of devices."""
         sums = np.zeros((1, *self._sums.shape))
         sums[0, 0] = self._costs.vectors(self._costs.encode(self._task, self.tables())).sum(axis=0)
         total_ms = self._costs.slowest_ms(self._number, self._costs.compute_ms(sums), sums[..., -LOADS:])
         return float(total_ms[0]) / self._task.num_devices
 
     def added_share_ms(self, shard: Shard, parts: Sequence[Shard]) -> float:
-        """Return by how much parts compute longer than the whole, each alone, over the number of devices."""
+        """Return the compute that parts add to that of the whole shard, over the number of devices."""
         vectors = self._costs.vectors(self._costs.encode(self._task, [shard, *parts]))
         alone_ms = self._costs.compute_ms(vectors).sum(axis=1)
         return float(alone_ms[1:].sum() - alone_ms[0]) / self._task.num_devices
 
     def alone_ms(self, shards: Sequence[Shard]) -> float:
-        """Return what the slowest device takes with these shards of one table alone, where they say."""
+        """Return the slowest device's time with nothing but these shards of one table."""
         plan = ShardingPlan.unchecked(task_hash=self._task.digest, shards=tuple(shards))
         return float(quantized(self._costs.plans_ms(self._task, [plan])[0].sum(axis=1).max()))
 
     def best(self, shard: Shard) -> _Best:
-        """Return the device after which the plan so far costs least; `NoFeasiblePlanError` where it fits nowhere."""
+        """Return the device with which the partial plan costs least; raises `NoFeasiblePlanError` if none has room."""
         devices = devices_with_room(self._task, shard, self._room)
         with_it_ms, sums = self._with(shard, devices)
         here = np.arange(len(devices))
@@ -170,7 +167,7 @@ class LookaheadPlacement:
         return _Best(int(devices[least]), float(total_ms[least]))
 
     def total_ms_with(self, shards: Sequence[Shard]) -> float:
-        """Return what the plan so far would cost with these shards, placed in turn; infinite if they do not fit."""
+        """Return the partial plan's cost after placing these shards in turn; infinite if they do not fit."""
         before = self._room.copy(), self._sums.copy(), self._compute_ms.copy(), self._placed.copy()
         total_ms = 0.0
         try:
@@ -193,21 +190,19 @@ class LookaheadPlacement:
         return ShardingPlan.of(self._task, self._placed)
 
     def _with(self, shard: Shard, devices: Ints) -> tuple[Floats, Floats]:
-        """Return compute of devices and their sums once they hold a shard, too, shapes (n, 2) and (n, K + LOADS)."""
+        """Return devices' compute, (n, 2), and sums, (n, K + LOADS), after adding a shard to each."""
         sums = self._sums[devices] + self._costs.vectors(self._costs.encode(self._task, [shard]))
         return self._costs.compute_ms(sums), sums
 
 
 class LookaheadAny(Lookahead):
-    """The same in `ShardGym/AnyWise-v0`, where shards may also be cut by rows, and tables replicated.
+    """One-step lookahead in `ShardGym/AnyWise-v0`, where shards may also be cut by rows, and tables replicated.
 
-    A cut by rows changes no cost before the shard is placed, so it is judged by what the plan so far costs once its
-    holders are chosen; a halving by what it costs once both halves are placed, one after the other, by the same rule.
-    As in `lookahead_columns`, what is cheaper than an even share of the task counts as that. A shard of several holders
-    adds to that share what it takes alone on each of them, without its part of the share before. Of ways that are
-    equally good the first one is taken: one device, a replica, a cut by rows over a fast domain, over all devices, a
-    halving. Halves come up at once. Where it gets stuck, it plays again with the largest tables first, then as
-    `lookahead_columns`.
+    The rule prices a cut by rows with its holders chosen, and a halving with both halves placed in turn. As in
+    `lookahead_columns`, costs below the task's even share count as equal to it. A shard with several holders raises the
+    share by its time alone on each of them, minus its part of the share before. Ties go to the first of: one device, a
+    replica, a cut by rows over a fast domain, a cut by rows over all devices, a halving. Halves come up at once. If an
+    episode gets stuck, it is played again with the largest tables first, then as `lookahead_columns`.
     """
 
     name = "lookahead_any"
@@ -245,7 +240,7 @@ class LookaheadAny(Lookahead):
 
 
 class _Way(NamedTuple):
-    """Actions that place the next shard, its shards in plans, and what the slowest device then takes in ms."""
+    """Actions that place the next shard, its shards in plans, and the slowest device's time afterwards in ms."""
 
     total_ms: float
     actions: tuple[int, ...]
@@ -253,12 +248,12 @@ class _Way(NamedTuple):
 
     @property
     def holders(self) -> int:
-        """How many devices have a part of it."""
+        """Number of devices that hold a part."""
         return sum(len(shard.devices) for shard in self.shards)
 
 
 class _Episode:
-    """An episode whose actions are tried in copies of it before one is taken."""
+    """An episode that tries actions in copies of itself before it takes one."""
 
     def __init__(self, task: ShardingTask, cost: CostModel) -> None:
         self._devices = task.num_devices
@@ -273,7 +268,7 @@ class _Episode:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a shard to place; where nothing can be done with it any more, `why_stuck` says why."""
+        """Whether there is a shard to place; `why_stuck` gives the reason if no action is valid."""
         if self.why_stuck:
             raise NoFeasiblePlanError(self.why_stuck)
         return not self._game.ended[_EPISODE]
@@ -284,7 +279,7 @@ class _Episode:
             self._step(np.array([row]), np.array([action]))
 
     def placings(self, row: int = _EPISODE) -> Iterator[_Way]:
-        """Yield the best way for each kind of holders that the next shard may have: one, a domain, all, replicas."""
+        """Yield the best way for each kind of holders of the next shard: one, a domain, all, replicas."""
         cuts: tuple[int, ...] = ()
         while True:
             allowed = self._game.placements.allowed[row].copy()
@@ -303,7 +298,7 @@ class _Episode:
             self.play(cuts[-1:], row)
 
     def halved_ms(self) -> float | None:
-        """Return what the slowest device takes once the next shard is halved and both halves are placed."""
+        """Return the slowest device's time with the next shard halved and both halves placed."""
         if not self._game.placements.allowed[_EPISODE, self.halve]:
             return None
         self._game.copy(_EPISODE, np.array([_HALVED]))
@@ -319,7 +314,7 @@ class _Episode:
         return float(total_ms)
 
     def next_shard(self) -> Shard:
-        """Return the shard to place, as if its columns were the first ones."""
+        """Return the shard to place, with columns counted from 0."""
         figures = self._game.catalog.shard
         number = self._game.placements.next[_EPISODE]
         rows = int(figures["rows"][number])
@@ -327,12 +322,12 @@ class _Episode:
         return Shard(str(figures["name"][number]), (0, rows), (0, columns), (0,))
 
     def plan(self) -> ShardingPlan:
-        """Return the plan of the episode, which is complete."""
+        """Return the plan of the complete episode."""
         [plan], _ = self._game.scorer.finish(np.array([_EPISODE]))
         return plan
 
     def _best(self, row: int, actions: Ints) -> _Way | None:
-        """Return the action after which the plan so far costs least, then its device computes least; None if none."""
+        """Return the action with the least cost of the partial plan, then with the least compute of its device."""
         rows = np.arange(_TRIES, _TRIES + len(actions))
         self._game.copy(row, rows)
         self._step(rows, actions)
@@ -349,7 +344,6 @@ class _Episode:
         return _Way(float(total_ms[least]), (int(actions[least]),), shard.in_plan())
 
     def _step(self, rows: Ints, actions: Ints) -> None:
-        """Take one action in each of these rows."""
         of_all = np.zeros(len(self._game.earned), dtype=np.int64)
         of_all[rows] = actions
         result = self._game.step(rows, of_all)

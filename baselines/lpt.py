@@ -1,4 +1,4 @@
-"""Longest processing time first with cuts by columns, where they are needed or balance."""
+"""Longest processing time first, with cuts by columns for memory or balance."""
 
 import contextlib
 from typing import NamedTuple
@@ -19,25 +19,25 @@ from shardgym.tasks.task import ShardingTask
 
 
 class Pieces(NamedTuple):
-    """What tables are cut into."""
+    """Shards of tables, with their times alone on a device."""
 
-    shards: list[Shard]  #: that hold every cell of every table once; their devices do not matter
+    shards: list[Shard]  #: shards that hold every cell of every table once; their devices do not matter
     alone_ms: list[float]  #: compute of each alone on a device
-    #: That of all pieces so far, by table and number of columns, so that none is asked for twice.
+    #: Compute of all pieces so far, by table and number of columns, so that none is priced twice.
     priced: dict[tuple[str, int], float]
 
 
 def whole_tables(task: ShardingTask, cost: CostModel) -> Pieces:
-    """Return the uncut tables of a task and what each takes alone, in one query."""
+    """Return the uncut tables of a task and their times alone on a device, in one query."""
     shards = [Shard.whole(table, 0) for table in task.tables]
     return Pieces(shards, alone_ms(task, cost, shards).tolist(), {})
 
 
 def place_with_cuts(task: ShardingTask, cost: CostModel, pieces: Pieces) -> tuple[Pieces, ShardingPlan]:
-    """Place pieces, the longest first; where one fits nowhere, halve that of most bytes and place all anew.
+    """Place pieces, the longest first; if one fits nowhere, halve the piece with most bytes and start again.
 
-    Where nothing is left to be halved, memory decides instead of time: the same once more with the largest first, each
-    on the device with the fewest bytes, and all of the largest are halved at once.
+    If no piece can be halved any more, start once more with the largest piece first, each on the device with the fewest
+    bytes, and halve all of the largest at once.
 
     Raises:
         NoFeasiblePlanError: shards fit nowhere however they are halved.
@@ -65,7 +65,7 @@ def place_with_cuts(task: ShardingTask, cost: CostModel, pieces: Pieces) -> tupl
 
 
 def halved(task: ShardingTask, cost: CostModel, pieces: Pieces, position: int) -> Pieces:
-    """Return pieces with one of them halved, and both halves priced."""
+    """Halve one of the pieces and price both halves."""
     parts = halves(pieces.shards[position])
     shards = [*pieces.shards[:position], *parts, *pieces.shards[position + 1 :]]
     keys = [(part.table, part.num_columns) for part in parts]
@@ -76,7 +76,7 @@ def halved(task: ShardingTask, cost: CostModel, pieces: Pieces, position: int) -
 
 
 def halves(shard: Shard) -> tuple[Shard, ...]:
-    """Return the left and the right half of a shard's columns, the left one narrower if need be; () if too narrow."""
+    """Return the halves of a shard by columns, the left one not wider than the right; () if it is too narrow."""
     units = shard.num_columns // COLUMN_UNIT
     if units < 2:
         return ()
@@ -86,10 +86,9 @@ def halves(shard: Shard) -> tuple[Shard, ...]:
 
 
 def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:
-    """Return a plan in which every device holds at most one shard of a table that is cut by columns.
+    """Merge the column shards of a table on each device into one, assigning columns from the left by device number.
 
-    Columns are handed out anew from the left, to the lowest device first. Tables that are cut by rows or
-    replicated stay as they are.
+    Tables that are cut by rows or replicated do not change.
     """
     shards = []
     columns: dict[tuple[str, int], int] = {}
@@ -110,19 +109,17 @@ def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:
 class LPT:
     """The longest shard first, each to the device with the smallest sum of times that has room; tables may be halved.
 
-    As `lpt_whole`, with cuts by columns for two reasons. Where a shard fits nowhere, the one of most bytes is halved.
-    And no plan of whole tables is balanced when one takes longer, alone, than an even share of all. Such tables are
-    halved until no shard does. Both halves need all lookups, so this can cost more than it brings: where there are such
-    tables, the oracle is asked for the plans with and without these cuts, and the cheaper one is returned. Where shards
-    fit nowhere however they are halved, the largest go first instead of the longest, see `place_with_cuts`.
+    This is `lpt_whole` with cuts by columns for two reasons. If a shard fits nowhere, the largest shard is halved; see
+    `place_with_cuts`. And tables that take longer alone than an even share of all, which no plan of whole tables
+    can balance, are halved until no shard does. Because both halves need all lookups, this may not pay: the oracle
+    prices the plans with and without these cuts, and the cheaper one is returned.
 
-    A table of which no device holds even the narrowest piece of columns is cut evenly by rows over all devices, and the
-    others have what room is left. Tables that are larger than all devices together are placed as by `lpt_whole`, some
-    in the memory of hosts.
+    A table whose narrowest piece of columns fits on no device is cut evenly by rows over all devices, and the others
+    get the remaining room. Tables that exceed the memory of all devices are placed by `lpt_whole`, some on hosts.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; `seed` makes no difference, as nothing is drawn."""
+        """Return a plan, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed)
         if cost.host_memory and exceeds_devices(task):
             return LPTWhole().solve(task, cost, seed)
@@ -150,7 +147,7 @@ def fits(task: ShardingTask, table: EmbeddingTable) -> bool:
 
 
 def halved_plan(task: ShardingTask, cost: CostModel) -> ShardingPlan:
-    """Return the plan of column shards that `LPT` describes."""
+    """Return the plan of column shards as described in `LPT`."""
     whole = whole_tables(task, cost)
     balanced = balanced_pieces(task, cost, whole)
     try:
@@ -166,10 +163,7 @@ def halved_plan(task: ShardingTask, cost: CostModel) -> ShardingPlan:
 
 
 def balanced_pieces(task: ShardingTask, cost: CostModel, pieces: Pieces) -> Pieces:
-    """Return pieces none of which takes longer, alone, than an even share of those given; the same where none did.
-
-    A piece that is too narrow to be halved stays as it is.
-    """
+    """Halve pieces until none takes longer alone than an even share of those given, or is too narrow to be halved."""
     share = sum(pieces.alone_ms) / task.num_devices
     while True:
         able = [n for n, ms in enumerate(pieces.alone_ms) if ms > share and halves(pieces.shards[n])]

@@ -1,4 +1,4 @@
-"""Measured rerank: a solver's best plans by the oracle, measured, and the best of these."""
+"""Measured rerank: measure a solver's best plans, and return the best by measurement."""
 
 import functools
 import inspect
@@ -30,23 +30,21 @@ _SECONDS_PER_PLAN = 2.0
 
 
 class MeasuredRerank:
-    """The best of a solver's plans by a second opinion: the answer to the winner's curse.
+    """Selects among a solver's plans with a second cost model, against the winner's curse.
 
-    A search ends with the plan that its oracle likes best, and so with the one that the oracle flatters most. Here a
-    solver is called several times with seeds of its own. Of all improvements that it reports, the cheapest plans that
-    differ are priced by a *measurer*, all of them in one call, and the cheapest of these comes back. The measurer is a
-    cost model that this solver makes for itself: never the judge, and with another seed of ids.
+    A search exploits the errors of its oracle, so its best plan is the one that the oracle flatters most. This solver
+    calls another solver several times with different seeds. A *measurer* prices the cheapest of its reported plans that
+    differ, all in one call, and the cheapest one is returned. The measurer is a cost model of this solver's own: never
+    the judge, and with another seed of ids.
 
     Args:
-        solver: that searches, by name or as `module:Class`.
-        queries: plans that the measurer prices at most for a task. Those of the oracle are the solver's own, for each
-            start.
-        starts: how often the solver is called at most; it is not called again when a call brought no new plan.
-        measurer: name of the cost model that measures. When None: "fbgemm" where the oracle is learned, as only such an
-            oracle stands for measurements; else the oracle, which is asked again.
+        solver: solver to call, by name or as `module:Class`.
+        queries: maximum number of plans that the measurer prices per task. Queries of the oracle are not limited.
+        starts: maximum number of calls of the solver, which end when a call finds no new plan.
+        measurer: name of the measurer. When None: "fbgemm" if the oracle is learned, else the oracle itself.
         solver_settings: keyword arguments for the solver's class.
-        measurer_settings: the same for the measurer. A measurer that takes a seed gets one that judges do not have,
-            unless there is one here.
+        measurer_settings: keyword arguments for the measurer. Unless they have a seed, a measurer that takes one gets a
+            seed that judges do not use.
 
     Raises:
         UnknownNameError: no such solver or measurer.
@@ -77,7 +75,7 @@ class MeasuredRerank:
         self._seconds_per_plan = _SECONDS_PER_PLAN
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Warm the solver up, and start the processes of a measurer."""
+        """Warm up the solver, and start the measurer's processes."""
         warm_up(self._searcher, task, cost)
         measurer = self._measurer_beside(cost)
         if not measurer.deterministic:
@@ -93,10 +91,10 @@ class MeasuredRerank:
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the plan that the measurer finds cheapest; `observer` is called with this one alone. See `Solver`.
+        """Return the plan that the measurer finds cheapest, and call `observer` with this one only; see `Solver`.
 
-        The same seed gives the same plan where oracle and measurer are deterministic. Half of a time limit is for
-        searching; then as many plans are measured as the rest suffices for, by the time that the last ones took.
+        The same seed gives the same plan if oracle and measurer are deterministic. The search takes half of a time
+        limit; the number of measured plans follows from the rest and from the time of earlier measurements.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         check_possible(task)
@@ -127,7 +125,7 @@ class MeasuredRerank:
     def _search(
         self, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, initial_plan: ShardingPlan | None
     ) -> dict[ShardingPlan, float]:
-        """Return every improvement that the solver reports, from all starts, and what the oracle says of it."""
+        """Return all improvements that the solver reports, with their costs by the oracle."""
         found: dict[ShardingPlan, float] = {}
         if initial_plan is not None:
             initial_plan.validate(task)
@@ -157,7 +155,7 @@ class MeasuredRerank:
         return found
 
     def _measurer_beside(self, oracle: CostModel) -> CostModel:
-        """Return the measurer, which is made once and keeps its processes."""
+        """Return the measurer, which keeps its processes between calls."""
         if self._own is not None:
             return self._own
         return self._fbgemm if oracle.learned else oracle
@@ -168,7 +166,7 @@ class MeasuredRerank:
 
 
 def _make_measurer(name: str, settings: dict[str, Any]) -> CostModel:
-    """Make a cost model that is no judge, with a seed that judges do not have."""
+    """Make a cost model that is not a judge, with a seed that judges do not use."""
     if "seed" in inspect.signature(find_class("cost", GROUP, name)).parameters:
         settings = {"seed": _SEED, **settings}
     measurer = make_cost(name, **settings)
@@ -178,10 +176,9 @@ def _make_measurer(name: str, settings: dict[str, Any]) -> CostModel:
 
 
 def held_work(task: ShardingTask, plan: ShardingPlan) -> Floats:
-    """Return which share of a task's work each device holds of each table, shape (D, T); all add up to 1.
+    """Return the share of a task's work that each device has from each table, shape (D, T), summing to 1.
 
-    The work of a table is its columns times one more than its pooling factor: values that are read and values that are
-    sent for a sample. Of a shard it is the share of the table's cells.
+    A table's work is columns * (pooling factor + 1), the values read and sent per sample. Its shards share it by cells.
     """
     position = {table.name: n for n, table in enumerate(task.tables)}
     held = np.zeros((task.num_devices, task.num_tables))
@@ -193,10 +190,9 @@ def held_work(task: ShardingTask, plan: ShardingPlan) -> Floats:
 
 
 def placement_distance(one: Floats, other: Floats) -> float:
-    """Return the share of work that is on different devices, from 0 to 1, by `held_work` of two plans for a task.
+    """Return the share of work that is on different devices, from 0 to 1, given `held_work` of two plans for a task.
 
-    Plans that only swap what whole devices hold are at distance 0: devices are renamed where that leaves more work in
-    place, those first that have most in common.
+    Devices are first matched greedily by common work, so that plans that only swap whole devices have distance 0.
     """
     common = np.stack([np.minimum(row[row > 0], other[:, row > 0]).sum(axis=1) for row in one])
     named_alike = float(common.trace())
@@ -210,7 +206,7 @@ def placement_distance(one: Floats, other: Floats) -> float:
 
 
 def diverse_best(task: ShardingTask, found: Mapping[ShardingPlan, float], count: int) -> list[ShardingPlan]:
-    """Return the cheapest plans that differ: each is the next cheapest that is far enough from all before it."""
+    """Return the cheapest distinct plans, each the next cheapest that is far enough from all before it."""
     plans: list[ShardingPlan] = []
     held: list[Floats] = []
     for plan in sorted(found, key=lambda plan: float(quantized(found[plan]))):

@@ -1,4 +1,4 @@
-"""Prices of placements: of many at once, and of those next to one; added up where the oracle allows it."""
+"""Prices of many placements at once, and of the neighbours of one placement; additive oracles make both fast."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ _WHOLE, _LEFT, _RIGHT = range(3)
 class PlacementPrices:
     """Prices placements of C candidate shards. Prices are quantized, see `shardgym.costs.ties`.
 
-    A placement says which candidates each device holds, as booleans of shape (D, C). A candidate may be on several
-    devices: it stands for columns of a table, and which columns these are is settled when a plan is made.
-
-    The columns that candidates begin with and their devices do not matter.
+    A placement is a boolean array (D, C) of the candidates on each device. A candidate stands for a number of columns
+    of a table, so it may be on several devices; its first column and its devices do not matter.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> None:
@@ -42,7 +40,7 @@ class PlacementPrices:
             self._vectors = self._additive.vectors(self._additive.encode(task, self._shards))
 
     def totals(self, placements: Bools) -> Floats:
-        """Return what the slowest device takes in ms, (P, D, C) to (P,); infinite for infeasible plans."""
+        """Return the costs of placements in ms, (P, D, C) to (P,); infinite for infeasible plans."""
         if self._additive is None:
             plans = [self.plan(placement) for placement in placements]
             return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)]))
@@ -54,7 +52,7 @@ class PlacementPrices:
         return np.concatenate(found)
 
     def plan(self, placement: Bools) -> ShardingPlan:
-        """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first."""
+        """Return a placement as a plan, assigning each table's columns from the left by device number."""
         next_column = dict.fromkeys((shard.table for shard in self._shards), 0)
         placed = []
         for device, candidate in np.argwhere(placement).tolist():
@@ -67,11 +65,11 @@ class PlacementPrices:
 
 
 class Changes(NamedTuple):
-    """M changes of a placement. In each, a shard or its right half goes to another device, and one may return."""
+    """M changes of a placement. Each moves a shard, or its right half, and may move another shard back."""
 
-    given: Ints  #: shard that goes, shape (M,)
-    target: Ints  #: device that it goes to, shape (M,)
-    returned: Ints  #: shard of that device that comes back, -1 for none, shape (M,)
+    given: Ints  #: shard that moves, shape (M,)
+    target: Ints  #: its new device, shape (M,)
+    returned: Ints  #: shard of that device that moves back, -1 for none, shape (M,)
     halved: Bools  #: whether the left half stays, shape (M,)
 
     def take(self, which: Ints | Bools | slice) -> Changes:
@@ -80,15 +78,15 @@ class Changes(NamedTuple):
 
 
 def joined(changes: Sequence[Changes]) -> Changes:
-    """Return changes one after another."""
+    """Concatenate changes."""
     return Changes(*(np.concatenate(values) for values in zip(*changes, strict=True)))
 
 
 class Neighbourhood:
-    """A placement, which can be changed, and prices of changes; prices are quantized, see `shardgym.costs.ties`.
+    """A mutable placement and the prices of its changes, quantized, see `shardgym.costs.ties`.
 
-    Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
-    every change is evaluated as a whole plan. No device gets two shards of a table.
+    An additive oracle prices a change by its two devices; any other oracle evaluates a whole plan per change. No device
+    gets two shards of a table.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, plan: ShardingPlan) -> None:
@@ -105,7 +103,7 @@ class Neighbourhood:
         self._sum_up(range(task.num_devices))
 
     def _describe(self, shards: Sequence[Shard]) -> tuple[Bools, Ints, Floats]:
-        """Return whether shards have halves, (n,), bytes of all three, (n, 3), and their vectors, (n, 3, K + 3)."""
+        """Return whether shards have halves, (n,), and the bytes, (n, 3), and vectors, (n, 3, K + 3), of all three."""
         parts = [halves(shard) for shard in shards]
         forms = [form for shard, two in zip(shards, parts, strict=True) for form in (shard, *(two or (shard, shard)))]
         sizes = np.array([form.bytes(self._task) for form in forms], dtype=np.int64).reshape(-1, 3)
@@ -132,7 +130,7 @@ class Neighbourhood:
 
     @property
     def compute_ms(self) -> Floats:
-        """Forward plus backward compute of every device, shape (D,); zeros where the oracle is not additive."""
+        """Forward plus backward compute of every device, shape (D,); zeros if the oracle is not additive."""
         return self._passes_ms[:, 0] + self._passes_ms[:, 1]
 
     def _compute_ms(self, sums: Floats) -> Floats:
@@ -155,7 +153,7 @@ class Neighbourhood:
         return np.asarray(allowed & ~meets & ~met, dtype=np.bool_)
 
     def costs_ms(self, changes: Changes) -> Floats:
-        """Return what the whole plan takes in ms after each change, shape (M,)."""
+        """Return the plan's cost in ms after each change, shape (M,)."""
         if self._additive is None:
             plans = [ShardingPlan.of(self._task, self._changed(changes, n)) for n in range(len(changes.given))]
             return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)]))
@@ -206,5 +204,5 @@ class Neighbourhood:
         return shards
 
     def plan_maker(self) -> Callable[[], ShardingPlan]:
-        """Return a function that makes a plan of the placement as it is now."""
+        """Return a function that makes a plan of the current placement."""
         return functools.partial(ShardingPlan.of, self._task, self.shards)

@@ -1,4 +1,4 @@
-"""Searches that ask the oracle a number of queries: one notion of a query, so that they can be compared."""
+"""Searches with a budget of oracle queries, counted alike so that searches can be compared."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MEASURED_QUERIES = 32
 
 
 class Queries:
-    """What is left of a number of queries.
+    """A budget of queries.
 
-    A query is one complete plan whose cost the oracle says: evaluated alone or with others, or added up from what
-    changed. Prices of single shards are one query for all shards that are priced together.
+    A query is one complete plan that the oracle prices, evaluated alone or with others, or updated from a change. All
+    single shards that are priced together are one query.
 
     Args:
-        limit: given by the user; when None, any number with a time limit, else 50 for each table, or 32 where the cost
-            is measured.
+        limit: maximum number of queries. When None: unlimited with a time limit, else 50 per table, or 32 with a
+            measured cost.
         run: the search.
     """
 
@@ -45,11 +45,11 @@ class Queries:
 
     @property
     def left(self) -> float:
-        """Queries that may still be asked."""
+        """Remaining queries."""
         return self.limit - self.asked
 
     def take(self, wanted: int) -> int:
-        """Take up to `wanted` queries, and return how many there were."""
+        """Take up to `wanted` queries, and return how many were taken."""
         taken = int(min(wanted, self.left))
         self.asked += taken
         return taken
@@ -57,7 +57,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One call of `IncumbentSearch.solve`: what is asked of it, and the best plan so far."""
+    """One call of `IncumbentSearch.solve`: its arguments, and the best plan so far."""
 
     task: ShardingTask
     cost: CostModel
@@ -67,21 +67,21 @@ class SearchRun:
 
 
 class IncumbentSearch(abc.ABC):
-    """A search that may start from a plan, that ends in time, and that returns the best plan it has come across."""
+    """A search that may start from a plan, respects a time limit, and returns the best plan found."""
 
     def check_ready(self, cost: CostModel) -> None:  # noqa: B027
-        """Raise `InputError` where the cost is of a kind that the search cannot ask."""
+        """Raise `InputError` if the search cannot use this kind of cost."""
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:  # noqa: B027
-        """Do what a time limit is not for."""
+        """Do work that the time limit does not count."""
 
     def check_task(self, task: ShardingTask, cost: CostModel) -> None:  # noqa: ARG002
-        """Raise `NoFeasiblePlanError` where it is plain that no plan can be feasible."""
+        """Raise `NoFeasiblePlanError` if clearly no plan can be feasible."""
         check_possible(task)
 
     @abc.abstractmethod
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Update the incumbent, which is `start` where there is one, until the budget is spent: `OutOfTime`."""
+        """Update the incumbent, initially `start` if there is one; raises `OutOfTime` when the budget is spent."""
 
     def solve(
         self,
@@ -93,7 +93,7 @@ class IncumbentSearch(abc.ABC):
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the cheapest plan found, `initial_plan` being one of those where it is given; see `Solver`."""
+        """Return the cheapest plan found, which costs no more than `initial_plan`; see `Solver`."""
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
         self.check_ready(cost)
         self.check_task(task, cost)
@@ -109,17 +109,17 @@ class IncumbentSearch(abc.ABC):
 
 
 class QuerySearch(IncumbentSearch):
-    """A search that asks a number of queries.
+    """A search with a budget of queries.
 
     Args:
-        queries: plans that the oracle prices; see `Queries` for None.
+        queries: maximum number of plans that the oracle prices; see `Queries` for None.
     """
 
     def __init__(self, queries: int | None = None) -> None:
         self.queries = None if queries is None else check_int("queries", queries, 1)
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Begin with a plan, and ask as many queries as there are."""
+        """Find a first plan, then search with the remaining queries."""
         left = Queries(self.queries, run)
         if start is None:
             start = self.first_plan(run, left)

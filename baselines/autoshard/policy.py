@@ -1,7 +1,4 @@
-"""AutoShard's network: a table encoder, the cost of a device, a recurrent policy, a value; and episodes played with it.
-
-Many episodes are played at once in an environment, or one task without chance.
-"""
+"""AutoShard's network, and episodes that it plays: many at once in environments, or one task greedily."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.tasks.task import ShardingTask
 
-#: Of the recurrent network, and of what the policy sees of a device.
+#: Width of the recurrent state, and of a device's encoding.
 STATE = 2 * LATENT
 
 COST_WIDTHS = (LATENT, 64, 1)
@@ -41,19 +38,19 @@ VALUE_WIDTHS = (2 * STATE, 64, 1)
 class OrderedTables(NamedTuple):
     """The tables of B tasks in the order in which they are placed."""
 
-    order: Tensor  #: their numbers in the task, shape (B, T)
-    latents: Tensor  #: of the tables, shape (B, T, 32)
-    states: Tensor  #: of the recurrent network when a table comes up, shape (B, T, 64)
+    order: Tensor  #: indices in the task, shape (B, T)
+    latents: Tensor  #: latents of the tables, shape (B, T, 32)
+    states: Tensor  #: recurrent state when a table comes up, shape (B, T, 64)
     sizes: Tensor  #: bytes with optimiser state, shape (B, T)
-    even_ms: Tensor  #: predicted costs of single tables, added up and divided by the number of devices, shape (B,)
+    even_ms: Tensor  #: sum of the predicted costs of single tables over the number of devices, shape (B,)
 
 
 class AutoShardNetwork(nn.Module):
     """The layers of the published code (`training.py`), which all share one table encoder.
 
-    - Cost of a device: the latents of its tables are added up; layers 32 -> 64 -> 1.
-    - State: the latent of the next table and a layer of the share of tables placed, through an LSTM of two layers.
-    - Action: the sum of the latents on a device, and a layer of its predicted cost and its bytes.
+    - Cost of a device: the sum of its tables' latents, through layers 32 -> 64 -> 1.
+    - State: the next table's latent and an embedding of the share of tables placed, through a two-layer LSTM.
+    - Action: the sum of the latents on a device, and an embedding of its predicted cost and bytes.
     - Score of a device: layers over state, action, and their product. Softmax over devices gives probabilities.
     - Value: layers over the state and the mean of the actions.
     """
@@ -69,22 +66,22 @@ class AutoShardNetwork(nn.Module):
         self.load = nn.Linear(2, LATENT)
         self.score = mlp(*SCORE_WIDTHS)
         self.value = mlp(*VALUE_WIDTHS)
-        #: What the cost layers' output is multiplied by: the mean of the training data.
+        #: Unit of the cost layers' output, the mean of the training data.
         self.register_buffer("unit_ms", torch.ones(()))
 
     def device_ms(self, sums: Tensor) -> Tensor:
-        """Return the predicted costs of devices that are not empty: sums of shape (..., 32) become (...)."""
+        """Predict the costs of non-empty devices from sums of latents, (..., 32) to (...)."""
         ms: Tensor = self.cost(sums)[..., 0] * self.unit_ms
         return ms
 
     def sort(self, batch: TaskBatch) -> Tensor:
-        """Return the numbers of the tables in descending order of their predicted costs, padding last, shape (B, T)."""
+        """Return table indices in descending order of predicted cost, padding last, shape (B, T)."""
         alone_ms = quantized_tensor(self.device_ms(self.encoder(batch.features)))
         alone_ms = alone_ms.masked_fill(~batch.table_mask, -torch.inf)
         return alone_ms.argsort(dim=1, descending=True, stable=True)
 
     def read(self, batch: TaskBatch, order: Tensor) -> OrderedTables:
-        """Encode the tables of tasks in this order, see `sort`."""
+        """Encode the tables of tasks in the order that `sort` returned."""
         features = batch.features.gather(1, order[..., None].expand_as(batch.features))
         exists = batch.table_mask.gather(1, order)
         latents = self.encoder(features)
@@ -96,17 +93,17 @@ class AutoShardNetwork(nn.Module):
         return OrderedTables(order, latents, states, batch.table_bytes.gather(1, order), even_ms)
 
     def actions(self, sums: Tensor, loads: Tensor) -> Tensor:
-        """Return what the policy sees of devices, (..., D, 64): sums of latents, and loads as `Episodes.loads`."""
+        """Encode devices for the policy, (..., D, 64), from sums of latents and `DeviceLoads.loads`."""
         return torch.cat([sums, self.load(loads)], dim=-1)
 
     def scores(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return the scores of devices: states (..., 64) and actions (..., D, 64) become (..., D)."""
+        """Score devices: states (..., 64) and actions (..., D, 64) become (..., D)."""
         states = states[..., None, :].expand_as(actions)
         scores: Tensor = self.score(torch.cat([states, actions, states * actions], dim=-1))
         return scores[..., 0]
 
     def values(self, states: Tensor, actions: Tensor, device_mask: Tensor) -> Tensor:
-        """Return expected returns: states (..., 64) and actions (..., D, 64), with devices (..., D), become (...)."""
+        """Predict returns, (...), from states (..., 64), actions (..., D, 64), and a mask of devices (..., D)."""
         exists = device_mask[..., None]
         mean = (actions * exists).sum(dim=-2) / exists.sum(dim=-2)
         values: Tensor = self.value(torch.cat([states, mean], dim=-1))
@@ -114,7 +111,7 @@ class AutoShardNetwork(nn.Module):
 
 
 class DeviceLoads:
-    """What is on the devices of N placements: sums of latents, shape (N, D, 32), and bytes, shape (N, D)."""
+    """Loads of the devices of N placements: sums of latents, shape (N, D, 32), and bytes, shape (N, D)."""
 
     def __init__(self, network: AutoShardNetwork, memory_bytes: Tensor, even_ms: Tensor) -> None:
         self._network = network
@@ -124,7 +121,7 @@ class DeviceLoads:
         self.used = torch.zeros_like(memory_bytes)
 
     def loads(self, rows: Tensor) -> Tensor:
-        """Return predicted costs over the even share, and bytes over capacity, shape (n, D, 2)."""
+        """Return predicted cost over the even share and bytes over capacity of each device, shape (n, D, 2)."""
         used = self.used[rows]
         ms = self._network.device_ms(self.sums[rows]) * (used > 0)
         # Devices that only pad have no memory.
@@ -132,17 +129,14 @@ class DeviceLoads:
         return torch.stack([ms / self._even_ms[rows, None], share], dim=-1)
 
     def place(self, rows: Tensor, devices: Tensor, latents: Tensor, sizes: Tensor) -> None:
-        """Put one table on a device of each of these placements."""
+        """Place one table in each of these placements."""
         self.sums[rows, devices] += latents
         self.used[rows, devices] += sizes
 
 
 @torch.no_grad()
 def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
-    """Return the device of every table, in the task's order, where the highest score always wins.
-
-    The tables are read by torch, all at once. Then a step is a few small products, which NumPy makes faster.
-    """
+    """Return the device of every table, in the task's order, choosing the device with the highest score."""
     batch = TaskBatch.of([task])
     tables = network.read(batch, network.sort(batch))
     latents, states, sizes = (values[0].numpy() for values in (tables.latents, tables.states, tables.sizes))
@@ -179,15 +173,15 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
 
 @dataclass(frozen=True)
 class Episodes:
-    """N played episodes. Steps are in the order in which tables were placed."""
+    """N played episodes, with their steps in the order of placing."""
 
     task: Tensor  #: row of the task in the batch that was played, shape (N,)
-    order: Tensor  #: numbers of the tables, shape (N, T)
-    devices: Tensor  #: that they were placed on, -1 where there was no step, shape (N, T)
+    order: Tensor  #: indices of the tables, shape (N, T)
+    devices: Tensor  #: their devices, -1 after the last step, shape (N, T)
     allowed: Tensor  #: devices with room, shape (N, T, D)
-    loads: Tensor  #: of the devices before the step, see `AutoShardNetwork.actions`, shape (N, T, D, 2)
-    log_p: Tensor  #: logarithms of the probabilities with which devices were drawn, shape (N, T)
-    costs: Sequence[PlanCost | None]  #: of the plans, None where the episode ended without one; N of them
+    loads: Tensor  #: loads of devices before the step, see `AutoShardNetwork.actions`, shape (N, T, D, 2)
+    log_p: Tensor  #: log probabilities of the actions, shape (N, T)
+    costs: Sequence[PlanCost | None]  #: costs of the N plans; None for episodes that ended without one
 
     def table_devices(self) -> Tensor:
         """Return the device of every table in the tasks' own order, shape (N, T)."""
@@ -206,10 +200,10 @@ def play(
     batch: TaskBatch,
     generator: torch.Generator,
 ) -> Episodes:
-    """Play one episode in every environment, drawing devices with the policy's probabilities.
+    """Play one episode in every environment, sampling devices from the policy.
 
-    Each task is played in as many environments as the others. Environments place tables in the task's order, have been
-    reset, and reset in the step after an end.
+    All tasks get equally many environments. The environments place tables in the task's order (`order="task"`), have
+    been reset, and reset in the step after an episode ends.
     """
     tables = network.read(batch, network.sort(batch))
     task_of = torch.arange(envs.num_envs) * len(tasks) // envs.num_envs

@@ -1,4 +1,4 @@
-"""AutoShard as a solver, and how it learns: actors play episodes, a learner updates the network that they play with."""
+"""AutoShard as a solver, and its training: actors play episodes, and a learner updates their network."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,24 +27,24 @@ STUCK = -1.0
 
 @dataclass(frozen=True, config=CONFIG)
 class AutoShardSettings(Record):
-    """How AutoShard is trained. In a step, actors play the episodes of several updates, then a learner makes these."""
+    """Training settings of AutoShard. In each step, actors play episodes, then the learner makes several updates."""
 
-    updates: Count = 4  #: of a step. The policy that plays is as old as the first of them.
-    tasks: Count = 4  #: of an update
-    episodes: Count = 4  #: of an update, on each of its tasks (published: an update has 8 sequences of 100 steps)
-    random_plans: Count = 10  #: on each training task, priced before the first step for the cost layers
-    cost_warm_up: Whole = 600  #: updates of the cost layers alone, before the first step
-    cost_updates: Count = 1  #: of the cost layers with every update of the policy (published: 20)
-    cost_batch: Count = 64  #: plans of each of them (published: 512 devices)
-    cost_buffer: Count = 10_000  #: latest plans that they are drawn from (published: 5,000 devices)
-    learning_rate: Positive = 1e-3  #: of Adam; falls linearly to 0
+    updates: Count = 4  #: updates per step; the acting policy is as old as the first of them
+    tasks: Count = 4  #: tasks per update
+    episodes: Count = 4  #: episodes per task of an update (published: an update has 8 sequences of 100 steps)
+    random_plans: Count = 10  #: plans per training task, priced before the first step for the cost layers
+    cost_warm_up: Whole = 600  #: updates of the cost layers before the first step
+    cost_updates: Count = 1  #: updates of the cost layers per update of the policy (published: 20)
+    cost_batch: Count = 64  #: plans per update of the cost layers (published: 512 devices)
+    cost_buffer: Count = 10_000  #: number of latest plans to draw these from (published: 5,000 devices)
+    learning_rate: Positive = 1e-3  #: learning rate of Adam; falls linearly to 0
     entropy: Weight = 1e-3  #: weight of the entropy bonus
     value: Weight = 0.5  #: weight of the value's squared error
-    clip_gradient: Positive = 40.0  #: largest norm of a gradient
+    clip_gradient: Positive = 40.0  #: maximum norm of the gradient
 
 
 class AutoShardLearner(Learner):
-    """Trains the network. The latest priced plans are kept in `replay`."""
+    """Trains the network; `replay` keeps the latest priced plans."""
 
     network: AutoShardNetwork
 
@@ -59,7 +59,7 @@ class AutoShardLearner(Learner):
         self._envs.reset(seed=0)
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Let the actors play, then update the network several times; the first step fits the cost layers before."""
+        """Let the actors play, then update the network several times; the first step first fits the cost layers."""
         if number == 0:
             self._price_random_plans(rng)
             for _ in range(self._settings.cost_warm_up):
@@ -82,7 +82,7 @@ class AutoShardLearner(Learner):
         return {name: float(np.mean([found[name] for found in figures])) for name in figures[0]}
 
     def _price_random_plans(self, rng: np.random.Generator) -> None:
-        """Price random plans of all tasks, and set what the cost layers count in."""
+        """Price random plans of all tasks, and set the unit of the cost layers."""
         for number, task in enumerate(self._tasks):
             devices = random_plans(task, self._settings.random_plans, rng)
             if len(devices):
@@ -96,7 +96,7 @@ class AutoShardLearner(Learner):
         self.network.unit_ms.copy_(self.replay["ms"][exists].mean().clamp(min=1e-6))
 
     def _device_ms(self, per_device: Floats) -> Tensor:
-        """Return what the cost layers learn of plans, 0 where a device is missing: (n, d, 4) becomes (n, D)."""
+        """Return the targets of the cost layers, 0 for missing devices, (n, d, 4) to (n, D)."""
         ms = torch.zeros(len(per_device), self._batch.device_mask.shape[1])
         ms[:, : per_device.shape[1]] = torch.from_numpy(per_device[:, :, COMPUTE_COLUMNS].sum(axis=2))
         return ms
@@ -123,7 +123,6 @@ class AutoShardLearner(Learner):
         return (errors.square() * holds_tables).sum() / holds_tables.sum()
 
     def _update(self, played: Episodes, batch: TaskBatch, rng: np.random.Generator) -> dict[str, float]:
-        """Update all layers once."""
         settings = self._settings
         numbers = played.task[:: settings.episodes]
         tasks = batch.take(numbers)
@@ -170,16 +169,15 @@ class AutoShardLearner(Learner):
 
 
 def balance(cost: PlanCost) -> float:
-    """Return what a plan earns: compute of the least loaded device over that of the most loaded one."""
+    """Return the reward of a plan: compute of the least loaded device over that of the most loaded one."""
     compute_ms = cost.per_device[:, COMPUTE_COLUMNS].sum(axis=1)
     return float(compute_ms.min() / compute_ms.max())
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
-    """Draw plans that respect memory, shape (n, T); those that get stuck are left out.
+    """Draw plans that respect memory, shape (n, T), and leave out those that get stuck.
 
-    A share is drawn for every device first, so that some devices get few tables: from those the costs of single tables
-    are learned, which set the order of placing.
+    Every device first draws a random share. Some then get few tables, which teaches the network single tables' costs.
     """
     preference = np.log(rng.dirichlet(np.ones(task.num_devices), size=count) + 1e-9)
     # The largest of log probabilities plus Gumbel noise is a draw.
@@ -187,10 +185,10 @@ def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> In
 
 
 class VTrace(NamedTuple):
-    """What an update of the policy needs of every step."""
+    """V-trace targets and advantages of every step."""
 
-    targets: Tensor  #: of the values, v_s in the paper, shape (T, N)
-    #: Of the actions taken, times the clipped ratio rho_s: weights of the policy gradient, shape (T, N).
+    targets: Tensor  #: targets of the values, v_s in the paper, shape (T, N)
+    #: Advantages of the actions, times the clipped ratio rho_s: weights of the policy gradient, shape (T, N).
     advantages: Tensor
 
 
@@ -198,9 +196,9 @@ class VTrace(NamedTuple):
 def vtrace(log_ratios: Tensor, rewards: Tensor, discounts: Tensor, values: Tensor) -> VTrace:
     """Return V-trace targets and advantages of N sequences of T steps (equation 1 and section 4.2 of the paper).
 
-    With equal policies (log ratios of 0) the targets are returns: the sums of discounted rewards, plus the value of the
-    state after the last step where that does not end the episode. All arguments have shape (T, N), values (T + 1, N);
-    discounts are of what follows a step, 0 where it ends the episode. Nothing here is differentiated.
+    With equal policies (log ratios of 0), the targets are discounted returns, bootstrapped with the value after the
+    last step unless that step ends its episode. Arguments have shape (T, N), values (T + 1, N). A step's discount
+    applies to what follows it, and is 0 where the episode ends. No gradient flows through the results.
     """
     rho = log_ratios.exp().clamp(max=1.0)
     carried = discounts * rho
@@ -213,23 +211,22 @@ def vtrace(log_ratios: Tensor, rewards: Tensor, discounts: Tensor, values: Tenso
 
 
 class AutoShard(LearnedSolver[AutoShardNetwork]):
-    """AutoShard (Zha et al., KDD 2022): whole tables, placed by a recurrent policy that balances compute.
+    """AutoShard (Zha et al., KDD 2022): a recurrent policy places whole tables to balance compute.
 
-    Tables come up in descending order of predicted cost, and each goes to the device with the highest score among
-    those with room. The policy sees the sequence of tables through an LSTM, and of every device its tables, predicted
-    cost and bytes; it takes any number of tables and devices. Solving asks no oracle.
+    AutoShard places tables in descending order of predicted cost, each on the device with the highest score among those
+    with room. The policy reads the sequence of tables through an LSTM, and sees the tables, predicted cost and bytes of
+    each device. It handles any number of tables and devices. Solving does not query the oracle.
 
-    Training is that of IMPALA (arXiv:1802.01561). Actors, which are the rows of a native vector environment, play the
-    episodes of several updates, which a learner makes one after the other; `vtrace` corrects for policies that are no
-    longer the one that played, with both ratios clipped at 1.
+    Training follows IMPALA (arXiv:1802.01561). Actors, the rows of a native vector environment, play the episodes of
+    several updates, which a learner then makes. `vtrace` corrects for the policy's lag, clipping both ratios at 1.
 
-    Where it differs from the published code (`bench.py`, `training.py`, `run_autoshard.py`):
+    Differences from the published code (`bench.py`, `training.py`, `run_autoshard.py`):
 
-    - Devices without room are masked, and an episode earns -1 when a table fits nowhere any more. There, a plan that
-      overflows memory earns a negative reward, and one that the trained policy makes ends the program.
-    - The value depends on the devices, too; there, it sees the tables alone.
-    - Predicted costs in the policy are relative to the task's even share, bytes to the device's memory, and errors of
-      the cost layers to the mean of their plan.
+    - Devices without room are masked, and an episode earns -1 when a table fits nowhere. The published code gives a
+      negative reward to a plan that overflows memory, and stops when the trained policy makes one.
+    - The value function also sees the devices, not only the tables.
+    - The policy's inputs are relative: costs to the task's even share, bytes to the device's memory. So are errors of
+      the cost layers, to the mean of their plan.
     - Amounts in the table features are logarithms, scaled by the tables of all training tasks.
     - The cost layers start from random plans and have one update with each of the policy's instead of twenty.
     - Sequences are whole episodes instead of 100 steps, and an update has several episodes on each of some tasks.
@@ -245,6 +242,6 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
     settings: AutoShardSettings
 
     def place(self, network: AutoShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of the highest scores; `cost` and `seed` are not used."""
+        """Return the plan of the highest scores; `cost` and `seed` are ignored."""
         del cost, seed
         return ShardingPlan.table_wise(task, place_by_score(network, task))

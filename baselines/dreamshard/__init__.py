@@ -1,1 +1,1 @@
-"""DreamShard (Zha et al., NeurIPS 2022): a policy trained in the decision process that a cost network estimates."""
+"""DreamShard (Zha et al., NeurIPS 2022): a policy trained in an MDP that a cost network estimates."""

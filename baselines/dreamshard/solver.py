@@ -1,4 +1,4 @@
-"""DreamShard as a solver: its policy network, episodes in the estimated decision process, and how it learns."""
+"""DreamShard as a solver: its policy network, episodes in the estimated MDP, and its training."""
 
 import math
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -34,19 +34,19 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.tasks.task import ShardingTask
 
-#: Layers for the predicted costs of a device.
+#: Widths of the layers for the predicted costs of a device.
 COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
 
 
 class PolicyNetwork(nn.Module):
     """Scores devices for the next table (DreamShard, `models.py`).
 
-    A device is the sum of its tables' latents, from an encoder of the policy's own, and a latent of its predicted
-    costs. A linear layer turns both into a score; softmax over devices gives probabilities. The next table is not an
-    input: tables come in descending order of cost.
+    The policy represents a device by the sum of its tables' latents, from an encoder of its own, and a latent of its
+    predicted costs. A linear layer scores both; softmax over devices gives probabilities. The next table is not an
+    input, because tables come in descending order of cost.
 
-    The predicted costs are counted in mean tables of the task. The published code takes them in ms, on tasks that cost
-    about the same; those of one suite differ by a factor of 20.
+    Predicted costs are divided by the mean cost of the task's tables. The published code takes them in ms, on tasks of
+    similar cost; tasks of one suite differ by a factor of 20.
     """
 
     def __init__(self, scale: FeatureScale) -> None:
@@ -56,13 +56,13 @@ class PolicyNetwork(nn.Module):
         self.score = nn.Linear(LATENT + COST_WIDTHS[-1], 1)
 
     def forward(self, sums: Tensor, costs: Tensor) -> Tensor:
-        """Return the scores of devices: sums of latents (..., D, 32) and costs (..., D, 3) become (..., D)."""
+        """Score devices: sums of latents (..., D, 32) and costs (..., D, 3) become (..., D)."""
         scores: Tensor = self.score(torch.cat([sums, self.costs(costs)], dim=-1))
         return scores[..., 0]
 
 
 class DreamShardNetwork(nn.Module):
-    """The cost network and the policy network, which share nothing."""
+    """The cost network and the policy network, which share no weights."""
 
     def __init__(self, scale: FeatureScale) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class DreamShardNetwork(nn.Module):
 
 
 class Episodes(NamedTuple):
-    """E episodes on each of B tasks. Tables are in the order in which they were placed."""
+    """E episodes on each of B tasks, with tables in the order of placing."""
 
-    order: Tensor  #: number of the table that was placed in each step, padding last, shape (B, T)
-    devices: Tensor  #: that it was placed on, -1 for none, shape (B, E, T)
-    allowed: Tensor  #: devices that it could be placed on, shape (B, E, T, D)
-    costs: Tensor  #: predicted for each device before the step, over `mean_table_ms`, shape (B, E, T, D, 3)
+    order: Tensor  #: index of the table placed in each step, padding last, shape (B, T)
+    devices: Tensor  #: device of this table, -1 for none, shape (B, E, T)
+    allowed: Tensor  #: devices with room for it, shape (B, E, T, D)
+    costs: Tensor  #: predicted costs of devices before the step, over `mean_table_ms`, shape (B, E, T, D, 3)
     complete: Tensor  #: whether all tables were placed, shape (B, E)
-    predicted_ms: Tensor  #: the cost network's overall cost of what was placed, shape (B, E)
+    predicted_ms: Tensor  #: the cost network's overall cost of the placed tables, shape (B, E)
 
     def table_devices(self) -> Tensor:
         """Return the device of every table in the tasks' own order, shape (B, E, T)."""
@@ -92,8 +92,8 @@ def play(
 ) -> Episodes:
     """Play episodes on each task: every step places the next table on a device with room for it.
 
-    Tables come in descending order of their predicted cost alone on a device. Devices are drawn with the policy's
-    probabilities; without a generator the highest score wins. An episode in which a table fits nowhere ends there.
+    Tables come in descending order of their predicted cost alone on a device. The policy samples devices, or takes the
+    highest score if there is no generator. An episode ends when a table fits nowhere.
     """
     num_tables = batch.table_mask.shape[1]
     num_devices = batch.device_mask.shape[1]
@@ -136,11 +136,7 @@ def play(
 
 
 def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
-    """Return the device of every table as `play` places those of one task without a generator.
-
-    The score of a device depends on what it holds alone, so a step changes one of them, and only that one is worked
-    out.
-    """
+    """Return the device of every table, as `play` without a generator places one task, updating one score per step."""
     features = table_features(task)
     cost_latents = encoded(network.cost.encoder, features)
     policy_latents = encoded(network.policy.encoder, features)
@@ -176,17 +172,16 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
 
 
 def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:
-    """Return the mean of what the tables of each task are predicted to take alone, shape (B,)."""
+    """Return the mean predicted time of each task's tables, each alone on a device, shape (B,)."""
     alone_ms = (cost.table_ms(batch.features) * batch.table_mask).sum(dim=1)
     # Untrained heads may predict next to nothing, or less.
     return torch.maximum(alone_ms / batch.table_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
 
 
 def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episodes) -> Tensor:
-    """Return the logarithms of the policy's probabilities in every step, (B, E, T, D), with gradients.
+    """Return the policy's log probabilities in every step, (B, E, T, D), with gradients; 0 where nothing was placed.
 
-    Devices without room have none here either, as when devices were drawn; the published code masks them only there.
-    All are zero in steps that placed nothing.
+    Devices without room are masked here as in sampling; the published code masks them only in sampling.
     """
     order = episodes.order
     features = batch.features.gather(1, order[..., None].expand_as(batch.features))
@@ -203,17 +198,17 @@ def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episode
 
 @dataclass(frozen=True, config=CONFIG)
 class DreamShardSettings(Record):
-    """How DreamShard is trained. A round collects costs, fits the cost network, and updates the policy."""
+    """Training settings of DreamShard. A round collects costs, fits the cost network, and updates the policy."""
 
-    policy_updates: Count = 10  #: of a round; a step of training is one of them (published: 10)
-    collected_tasks: Count = 128  #: tasks of a round that plans are priced for (published: 10)
-    collected_plans: Count = 4  #: plans of each of them, drawn from the policy (published: 1)
-    cost_updates: Count = 300  #: of a round (published: 300)
-    cost_batch: Count = 64  #: plans of a cost update (published: 64)
-    update_tasks: Count = 16  #: tasks of a policy update (published: 1)
-    update_episodes: Annotated[Whole, Field(ge=2)] = 16  #: on each of them (published: 10)
-    learning_rate: Positive = 3e-3  #: of the cost network's Adam; falls linearly to 0 (published: 5e-4)
-    policy_learning_rate: Positive = 1e-2  #: likewise of the policy's (published: 5e-4)
+    policy_updates: Count = 10  #: policy updates per round, each a training step (published: 10)
+    collected_tasks: Count = 128  #: tasks per round to price plans for (published: 10)
+    collected_plans: Count = 4  #: plans per task, drawn from the policy (published: 1)
+    cost_updates: Count = 300  #: updates of the cost network per round (published: 300)
+    cost_batch: Count = 64  #: plans per cost update (published: 64)
+    update_tasks: Count = 16  #: tasks per policy update (published: 1)
+    update_episodes: Annotated[Whole, Field(ge=2)] = 16  #: episodes per task of an update (published: 10)
+    learning_rate: Positive = 3e-3  #: learning rate of the cost network; falls linearly to 0 (published: 5e-4)
+    policy_learning_rate: Positive = 1e-2  #: learning rate of the policy; falls linearly to 0 (published: 5e-4)
     entropy: Weight = 1e-3  #: weight of the entropy bonus (published: 0.001)
 
 
@@ -231,7 +226,7 @@ class DreamShardLearner(CostLearner):
         self._price(chosen, episodes.table_devices(), episodes.complete)
 
     def _improve(self, rng: np.random.Generator) -> dict[str, float]:
-        """Make one update of REINFORCE with an entropy bonus, on episodes in the estimated decision process."""
+        """Make one update of REINFORCE with an entropy bonus, on episodes in the estimated MDP."""
         batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
         episodes = play(self.network, batch, self._settings.update_episodes, torch_generator(rng))
         rewards = self._rewards(episodes.predicted_ms, episodes.complete)
@@ -254,23 +249,23 @@ class DreamShardLearner(CostLearner):
 
 
 class DreamShard(LearnedSolver[DreamShardNetwork]):
-    """DreamShard (Zha et al., NeurIPS 2022): whole tables, placed by a policy that sees predicted costs.
+    """DreamShard (Zha et al., NeurIPS 2022): a policy places whole tables by predicted costs.
 
-    A cost network predicts what devices and plans cost. Tables are placed one by one, in descending order of predicted
-    cost, on the device that the policy network prefers among those with room. Both networks add up tables and take
-    maxima over devices, so one policy serves other numbers of tables and devices. Solving asks no oracle.
+    A cost network predicts the costs of devices and plans. DreamShard places tables in descending order of predicted
+    cost, each on the device that the policy network prefers among those with room. Both networks sum over tables and
+    take maxima over devices, so one policy handles any number of either. Solving does not query the oracle.
 
-    Where it differs from the published code (`training.py`, `env.py`, `models.py`):
+    Differences from the published code (`training.py`, `env.py`, `models.py`):
 
-    - Devices without room are masked for the gradient, too. A table that fits nowhere ends the episode, which counts as
-      twice the worst of its task; there, training crashes.
-    - Each network has an Adam of its own.
-    - Features are scaled by the tables of all training tasks and amounts are logarithms; there, three are scaled per
-      task, and the dimension not at all.
+    - Devices without room are masked in the gradient, too. A table that fits nowhere ends the episode, which counts as
+      twice the worst of its task; the published training crashes.
+    - Each network has its own Adam optimiser.
+    - Features are scaled by the tables of all training tasks and amounts are logarithms. The published code scales
+      three features per task, and the dimension not at all.
     - Costs are relative: errors to the plan's cost, predicted costs in the policy to the mean of the task's tables.
-    - An empty device is an empty set; there, it holds a table of zeros.
+    - An empty device is an empty set instead of a table of zeros.
     - An update plays episodes on several tasks, and rewards are normalised within each.
-    - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.
+    - Training prices more plans, because the oracle is a model and not a measurement: see `DreamShardSettings`.
 
     See `LearnedSolver` for arguments, fitting and files.
     """
@@ -283,6 +278,6 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
     settings: DreamShardSettings
 
     def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of the highest scores; `cost` and `seed` are not used."""
+        """Return the plan of the highest scores; `cost` and `seed` are ignored."""
         del cost, seed
         return ShardingPlan.table_wise(task, place_by_score(network, task))

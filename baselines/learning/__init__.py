@@ -1,1 +1,1 @@
-"""What learned solvers share: tables as features, set encoders, the training loop, and files of weights with a card."""
+"""Shared parts of learned solvers: table features, set encoders, the training loop, and files of weights and cards."""

@@ -33,12 +33,11 @@ HEAD_WIDTHS = (LATENT, 64, 1)
 class CostNetwork(nn.Module):
     """Predicts times of devices and plans (DreamShard, `models.py`), in ms.
 
-    Tables are encoded and summed per device. Three heads take these sums: forward compute, backward compute and
-    backward communication of the device. The overall head takes their elementwise maximum over devices.
+    The network encodes tables and sums them per device. Three heads map these sums to forward compute, backward compute
+    and backward communication of the device. The overall head takes their elementwise maximum over devices.
 
-    Two differences from the published code: an empty device is an empty sum, where that code adds a table of zeros,
-    which is no empty device once features are centred. And the heads' outputs are multiplied by `unit_ms`, the mean of
-    the training data, so that the network starts at the right order of magnitude whatever the suite.
+    Unlike the published code, which adds a table of zeros, an empty device is an empty sum, because features are
+    centred. The heads' outputs are in units of `unit_ms`, the mean of the training data, to suit any suite.
     """
 
     unit_ms: Tensor
@@ -52,26 +51,25 @@ class CostNetwork(nn.Module):
         self.register_buffer("unit_ms", torch.ones(len(DEVICE_PHASES) + 1))
 
     def device_ms(self, sums: Tensor) -> Tensor:
-        """Return the times in `DEVICE_PHASES` of devices: sums of shape (..., 32) become (..., 3)."""
+        """Predict the times in `DEVICE_PHASES` of devices from sums of latents, (..., 32) to (..., 3)."""
         return torch.cat([head(sums) for head in self.heads], dim=-1) * self.unit_ms[:-1]
 
     def overall_ms(self, sums: Tensor, device_mask: Tensor) -> Tensor:
-        """Return the costs of plans: sums of every device (B, E, D, 32) and devices that exist (B, D) become (B, E)."""
+        """Predict the costs of plans, (B, E), from sums of latents (B, E, D, 32) and a mask of devices (B, D)."""
         # Sums of latents are not negative.
         overall: Tensor = self.overall((sums * device_mask[:, None, :, None]).amax(dim=2))
         return overall[..., 0] * self.unit_ms[-1]
 
     def table_ms(self, features: Tensor) -> Tensor:
-        """Return the times of tables each alone on a device, all heads added: (..., 21) becomes (...)."""
+        """Predict the times of tables alone on a device, the heads' sum, from features, (..., 21) to (...)."""
         return self.device_ms(self.encoder(features)).sum(dim=-1)
 
 
 def cost_losses(network: CostNetwork, sums: Tensor, ms: Tensor, device_mask: Tensor) -> Mapping[str, Tensor]:
     """Return the mean squared errors of the four heads on sums of shape (N, D, 32); the loss is their sum.
 
-    `ms` is what plans take by the oracle, as `PlanCost.per_device`, shape (N, D, 5). Errors are relative to the plan's
-    cost. The published loss is of ms, on tasks that cost about the same; those of one suite differ by a factor of 20,
-    and the narrow ones would not be learned.
+    `ms` are the plans' times by the oracle, as in `PlanCost.per_device`, shape (N, D, 5). Errors are relative to the
+    plan's cost, because costs within a suite differ by a factor of 20. The published loss is in ms.
     """
     overall_ms = ms.sum(dim=-1).amax(dim=-1)
     errors = (network.device_ms(sums) - ms[..., DEVICE_COLUMNS]) / overall_ms[:, None, None]
@@ -84,10 +82,10 @@ def cost_losses(network: CostNetwork, sums: Tensor, ms: Tensor, device_mask: Ten
 
 
 class CostLearner(Learner):
-    """Trains DreamShard's cost network and a network that uses it. Priced plans of all rounds are kept in `replay`.
+    """Trains DreamShard's cost network and a network that uses it; `replay` keeps the priced plans of all rounds.
 
-    The first step of a round has plans priced (`_collect`) and fits the cost network to them; every step improves the
-    other network (`_improve`). Learning rates of both fall linearly to 0.
+    The first step of a round prices plans (`_collect`) and fits the cost network to them. Every step improves the
+    other network (`_improve`). Both learning rates fall linearly to 0.
     """
 
     #: Names the other network, and its settings: NAME_updates, which are steps of a round, and NAME_learning_rate.
@@ -107,7 +105,7 @@ class CostLearner(Learner):
         )
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Improve the other network once; the first step of a round collects costs and fits the cost network before."""
+        """Improve the other network once; the first step of a round first collects costs and fits the cost network."""
         for optimizer, rate in zip(self.optimizers, self._learning_rates, strict=True):
             optimizer.param_groups[0]["lr"] = rate * (1 - number / self._steps)
         figures: dict[str, float] = {}

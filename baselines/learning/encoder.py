@@ -1,4 +1,4 @@
-"""Tables as features, padded tasks, and encoders of sets of tables, in torch for many plans and in NumPy for one."""
+"""Table features, padded tasks, and encoders of sets of tables, in torch for many plans and in NumPy for one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LATENT = ENCODER_WIDTHS[-1]
 
 
 def table_features(task: ShardingTask) -> Floats:
-    """Return the features of all tables, not yet scaled, shape (T, 21).
+    """Return the unscaled features of all tables, shape (T, 21).
 
-    Dimension, rows, pooling factor and bytes of the weights are logarithms: they range over several powers of ten. A
-    table without a reuse histogram gets that of one batch drawn from its ids.
+    Dimension, rows, pooling factor and bytes of the weights are logarithms. A table without a reuse histogram gets the
+    histogram of one batch drawn from its ids.
     """
     dims = np.array([table.embedding_dim for table in task.tables], dtype=np.float64)
     rows = np.array([table.num_embeddings for table in task.tables], dtype=np.float64)
@@ -43,18 +43,14 @@ def table_features(task: ShardingTask) -> Floats:
 
 @dataclass(frozen=True)
 class FeatureScale:
-    """What features are centred on and divided by; shares are left as they are.
-
-    Of the tables of the training tasks, once for all. DreamShard's code scales by the tables of each task, so that a
-    table looks different from task to task.
-    """
+    """Means and scales of features over all training tasks (DreamShard's code: over each task); shares are unscaled."""
 
     mean: Floats  #: shape (21,)
     std: Floats  #: shape (21,), 1 where a feature does not vary
 
     @classmethod
     def of(cls, tasks: Iterable[ShardingTask]) -> FeatureScale:
-        """Take the scale from all tables of some tasks."""
+        """Compute the scale of all tables of some tasks."""
         values = np.concatenate([table_features(task) for task in tasks])
         mean = values.mean(axis=0)
         std = values.std(axis=0)
@@ -64,18 +60,18 @@ class FeatureScale:
 
     @classmethod
     def identity(cls) -> FeatureScale:
-        """Return the scale that changes nothing, for networks whose weights are about to be loaded."""
+        """Return the identity scale, for networks whose weights are about to be loaded."""
         return cls(np.zeros(len(FEATURES)), np.ones(len(FEATURES)))
 
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """B tasks of up to T tables and D devices, padded at the end."""
+    """B tasks, padded to T tables and D devices."""
 
-    features: Tensor  #: of the tables, not yet scaled, 0 where padded, shape (B, T, 21)
+    features: Tensor  #: unscaled features of tables, 0 where padded, shape (B, T, 21)
     table_mask: Tensor  #: true for tables that exist, shape (B, T)
-    table_bytes: Tensor  #: of whole tables with optimiser state, shape (B, T)
-    memory_bytes: Tensor  #: of the devices, shape (B, D)
+    table_bytes: Tensor  #: bytes of whole tables with optimiser state, shape (B, T)
+    memory_bytes: Tensor  #: memory of devices, shape (B, D)
     device_mask: Tensor  #: true for devices that exist, shape (B, D)
 
     @classmethod
@@ -104,12 +100,12 @@ class TaskBatch:
         return len(self.features)
 
     def take(self, index: Tensor) -> TaskBatch:
-        """Return the chosen tasks, which may repeat; padding is as before."""
+        """Return the tasks at these indices, which may repeat, with the same padding."""
         return TaskBatch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 def mlp(*widths: int, end_with_relu: bool = False) -> nn.Sequential:
-    """Return linear layers with ReLU between them, and after the last one where asked for."""
+    """Return linear layers with ReLU between them, and after the last one if `end_with_relu`."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -117,11 +113,7 @@ def mlp(*widths: int, end_with_relu: bool = False) -> nn.Sequential:
 
 
 class TableEncoder(nn.Module):
-    """Encodes tables: scales their features, then layers 21 -> 128 -> 32, each with ReLU.
-
-    Args:
-        scale: of the features; kept with the weights.
-    """
+    """Encodes tables: scales features, then applies layers 21 -> 128 -> 32 with ReLU; the weights include `scale`."""
 
     mean: Tensor
     std: Tensor
@@ -133,51 +125,51 @@ class TableEncoder(nn.Module):
         self.layers = mlp(*ENCODER_WIDTHS, end_with_relu=True)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the latents of tables: features of shape (..., 21) become (..., 32)."""
+        """Encode table features, (..., 21), as latents, (..., 32)."""
         latents: Tensor = self.layers((features - self.mean) / self.std)
         return latents
 
 
 def on_device(devices: Tensor, num_devices: int) -> Tensor:
-    """Return 1.0 where a table is on a device, -1 being none: shape (..., T) becomes (..., T, D)."""
+    """One-hot encode devices of tables, (..., T) to (..., T, D); device -1 means none."""
     return (devices[..., None] == torch.arange(num_devices)).to(torch.get_default_dtype())
 
 
 def quantized_tensor(values: Tensor) -> Tensor:
-    """Return what `shardgym.costs.ties.quantized` makes of numbers that decide."""
+    """Quantize numbers that decide, see `shardgym.costs.ties.quantized`."""
     return torch.round(values / QUANTUM) * QUANTUM
 
 
 def sum_per_device(latents: Tensor, devices: Tensor, num_devices: int) -> Tensor:
-    """Return the sums of latents (B, T, K) over the tables of every device, those being (B, E, T): (B, E, D, K)."""
+    """Sum latents (B, T, K) over the tables of every device, with devices (B, E, T), to (B, E, D, K)."""
     return torch.einsum("betd,btk->bedk", on_device(devices, num_devices), latents)
 
 
 class Linear(NamedTuple):
-    """A linear layer: shape (inputs, outputs), and (outputs,)."""
+    """A linear layer with weight of shape (inputs, outputs) and bias of shape (outputs,)."""
 
     weight: Floats
     bias: Floats
 
     def __call__(self, x: Floats) -> Floats:
-        """Apply it: shape (..., inputs) becomes (..., outputs)."""
+        """Apply the layer, (..., inputs) to (..., outputs)."""
         outputs: Floats = x @ self.weight
         outputs += self.bias
         return outputs
 
 
 def linear_of(layer: nn.Linear) -> Linear:
-    """Return a layer as it is now; changes to its weights are not seen later."""
+    """Return a snapshot of a layer's weights."""
     return Linear(np.ascontiguousarray(layer.weight.detach().numpy().T), layer.bias.detach().numpy())
 
 
 def linears_of(chain: nn.Module) -> list[Linear]:
-    """Return the linear layers of a chain, ReLU aside."""
+    """Return the linear layers of a chain, without its ReLUs."""
     return [linear_of(layer) for layer in chain.modules() if isinstance(layer, nn.Linear)]
 
 
 def forward(layers: Sequence[Linear], x: Floats, *, end_with_relu: bool = False) -> Floats:
-    """Apply layers with ReLU between them, and after the last one where asked for."""
+    """Apply layers with ReLU between them, and after the last one if `end_with_relu`."""
     *hidden, last = layers
     for layer in hidden:
         x = layer(x)
@@ -187,7 +179,7 @@ def forward(layers: Sequence[Linear], x: Floats, *, end_with_relu: bool = False)
 
 
 def side_by_side(chains: Iterable[nn.Module], units: Tensor) -> list[Linear]:
-    """Return chains of two linear layers, with one output each times its unit, as one chain with all outputs."""
+    """Join chains of two linear layers with one output each into one chain whose outputs are multiplied by units."""
     firsts, lasts = zip(*map(linears_of, chains), strict=True)
     widths = [len(last.weight) for last in lasts]
     ends = np.cumsum(widths)
@@ -201,6 +193,6 @@ def side_by_side(chains: Iterable[nn.Module], units: Tensor) -> list[Linear]:
 
 
 def encoded(encoder: TableEncoder, features: Floats) -> Floats:
-    """Return the latents of tables as `TableEncoder` does: features of shape (T, 21) become (T, 32)."""
+    """Encode table features, (T, 21), as `TableEncoder` does, to (T, 32)."""
     scaled = (features - encoder.mean.numpy()) / encoder.std.numpy()
     return forward(linears_of(encoder.layers), scaled, end_with_relu=True)

@@ -1,4 +1,4 @@
-"""PolicySolver: a trained policy as a solver, whatever library trained it."""
+"""PolicySolver: a policy trained with any library, as a solver."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -44,12 +44,12 @@ def scores_of(policy: Any) -> Scores:
     Args:
         policy: one of
             an algorithm or a policy of stable-baselines3 or sb3-contrib, with a categorical policy or Q-values;
-            an actor of TorchRL, a module of tensordicts with a distribution or with the entry "logits";
-            a module of RLlib with `forward_inference`;
-            a function, or module of torch, of the observations, which returns scores.
+            a TorchRL actor, a tensordict module with a distribution or with the entry "logits";
+            an RLlib module with `forward_inference`;
+            a function or torch module that maps observations to scores.
 
     Raises:
-        InputError: it is none of these; and, when called, if it takes no such observations.
+        InputError: the policy is none of these. The returned function raises it for observations that do not suit.
     """
     inner = getattr(policy, "policy", policy)  # of an algorithm of stable-baselines3
     if callable(getattr(inner, "obs_to_tensor", None)):
@@ -78,7 +78,7 @@ def scores_of(policy: Any) -> Scores:
 
 
 def network_of(policy: Any) -> nn.Module:
-    """Return the module that has the weights of a policy; one without weights for a function."""
+    """Return the module with a policy's weights; for a function, a module without weights."""
     inner = getattr(policy, "policy", policy)
     if isinstance(inner, nn.Module):
         return inner
@@ -132,26 +132,25 @@ def _module(policy: nn.Module, observations: Observations) -> Any:
 class PolicySolver:
     """Plays episodes of an environment with a policy, all at once, and returns the best plan.
 
-    In the first episode the valid action with the highest score always wins; in the others actions are drawn, with
-    scores as logits. Episodes that have ended idle until the last one does. Costs that are predicted closer than a tie
-    are equal, and the first plan wins. A policy decides in the precision that it has: where two scores differ by no
-    more than rounding, another processor may choose the other action.
+    The first episode takes the valid action with the highest score at each step; the others sample actions with scores
+    as logits. Among costs within a tie, the first plan wins. A policy decides in its own precision, so if two scores
+    differ only by rounding, another processor may choose the other action.
 
     Args:
         policy: see `scores_of`.
-        env_id: such as "ShardGym/ColumnWise-v0".
-        samples: episodes that are played.
-        flat: names of numbers and mask, where the policy was trained on flat observations: ("obs", "mask").
-        folder: what `save` wrote, in place of a policy and an environment; `samples` may be others than there.
-        **env_settings: arguments that the environment was trained with and observations depend on: `observation`,
-            `order`, `max_splits`, `max_devices`, `max_tables`, ....
+        env_id: environment, such as "ShardGym/ColumnWise-v0".
+        samples: number of episodes.
+        flat: names of numbers and mask, such as ("obs", "mask"), if the policy was trained on flat observations.
+        folder: folder that `save` wrote, instead of a policy and an environment; `samples` overrides its value.
+        **env_settings: environment arguments of the training that change observations: `observation`, `order`,
+            `max_splits`, `max_devices`, `max_tables`, ....
 
     Attributes:
-        weights_digest: SHA-256 of the weights of the policy.
-        training_time_s: of a loaded policy, seconds that training took; None when unknown.
+        weights_digest: SHA-256 of the policy's weights.
+        training_time_s: training time in seconds of a loaded policy; None if unknown.
 
     Raises:
-        InputError: no policy, one of an unknown kind, an argument that belongs to the solver, or a damaged folder.
+        InputError: no policy, an unknown kind of policy, an argument that belongs to the solver, or a damaged folder.
         UnknownNameError: no such environment.
     """
 
@@ -192,7 +191,7 @@ class PolicySolver:
         self.training_time_s = None if card is None or card.minutes is None else 60.0 * card.minutes
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return the plan that costs least by the oracle, of those that the episodes end with; see `Solver`."""
+        """Return the episodes' plan that costs least by the oracle, see `Solver`."""
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         envs: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
@@ -214,13 +213,13 @@ class PolicySolver:
         """Write weights and card into a folder, which `folder=` of this class reads.
 
         Args:
-            folder: made if needed.
-            factory: module:function, called without arguments, that makes such a policy without these weights.
-            training: how it was trained, in a sentence.
-            training_time_s: seconds that this took.
+            folder: folder to write, created if needed.
+            factory: module:function that builds the policy's architecture without arguments.
+            training: a sentence on how the policy was trained.
+            training_time_s: training time in seconds.
 
         Raises:
-            InputError: `factory` makes no such policy, or the folder cannot be written.
+            InputError: `factory` builds a different policy, or the folder cannot be written.
         """
         network = network_of(self._policy)
         made = network_of(_made(factory))
@@ -241,11 +240,11 @@ class PolicySolver:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Return the solver that `save` wrote; raises `InputError` when files are missing or damaged."""
+        """Load the solver that `save` wrote; raises `InputError` if files are missing or damaged."""
         return cls(folder=folder)
 
     def _play(self, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> tuple[ShardingPlan | None, str]:
-        """Return the best plan of the episodes, or None and why the last of them ended."""
+        """Return the best plan of the episodes, or None and why the last episode ended."""
         observations, _ = envs.reset(seed=0)
         waiting = np.zeros(self._samples, dtype=np.bool_)
         plans: dict[int, tuple[float, ShardingPlan]] = {}
@@ -265,7 +264,7 @@ class PolicySolver:
         return plans[first][1], reason
 
     def _actions(self, observations: Observations, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> Ints:
-        """Return an action for each environment: the best of the first one, drawn ones of the others."""
+        """Return an action for each environment: the best for the first one, sampled ones for the others."""
         valid = envs.action_masks()  # type: ignore[attr-defined]
         scores: Floats = quantized(self._scores(observations))
         if scores.shape != valid.shape:

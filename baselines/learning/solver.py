@@ -44,7 +44,7 @@ Count = Annotated[Whole, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
 
-#: One task in so many is kept for validation where no validation tasks are given.
+#: One task in so many is kept for validation if no validation tasks are given.
 VALIDATION_SHARE = 10
 
 
@@ -75,29 +75,27 @@ def _deciding() -> Iterator[None]:
 
 
 class LearnedSolver(abc.ABC, Generic[NetworkT]):
-    """A solver that is fitted on tasks with an oracle, then solves others.
+    """A solver that is fitted on tasks with an oracle, then solves other tasks.
 
-    A subclass says what its network is (`network_type`), how it learns (`learner_type`), and how a network makes a plan
-    (`place`). This class has the rest: fitting with validation, checkpoints and a card, files, the weights of the
-    package, and checks of arguments.
+    A subclass defines its network (`network_type`), how it learns (`learner_type`), and how a network makes a plan
+    (`place`). This class provides fitting with validation, checkpoints, files, shipped weights and checks of arguments.
 
     Args:
-        weights: a folder that `save` or `shardgym fit` wrote; None for the weights in the package, of which
-            `choose_shipped` picks those for a task. Not needed before `fit`.
-        **settings: of training; the fields of `settings_type`.
+        weights: folder that `save` or `shardgym fit` wrote. When None, `choose_shipped` picks shipped weights for each
+            task. `fit` needs no weights.
+        **settings: training settings, the fields of `settings_type`.
 
     Raises:
-        InputError: no such setting, a setting that the weights were not trained with, or weights that are missing,
+        InputError: an unknown setting, a setting that differs from the weights' training, or weights that are missing,
             damaged or of another solver or architecture.
     """
 
-    name: ClassVar[str]  #: as registered; names the weights in the package, too
-    settings_type: ClassVar[type[Record]]  #: record of the settings of training, all with defaults
-    network_type: ClassVar[type[Any]]  #: made with a `FeatureScale`
-    learner_type: ClassVar[type[Learner]]  #: made with a `Setup`
-    default_steps: ClassVar[int]  #: of training
-    #: Names of settings that also count when solving. The others describe a training: together with weights, only those
-    #: that the weights were trained with are accepted.
+    name: ClassVar[str]  #: registered name, also that of the shipped weights
+    settings_type: ClassVar[type[Record]]  #: record of the training settings, all with defaults
+    network_type: ClassVar[type[Any]]  #: class of the network, built with a `FeatureScale`
+    learner_type: ClassVar[type[Learner]]  #: class of the learner, built with a `Setup`
+    default_steps: ClassVar[int]  #: number of training steps
+    #: Settings that also matter when solving. Given with weights, the others must equal those of the weights' training.
     solving_settings: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, weights: str | Path | None = None, **settings: Any) -> None:
@@ -109,26 +107,26 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         self._used: Fitted[NetworkT] | None = self._own
 
     def build_network(self, scale: FeatureScale) -> NetworkT:
-        """Return an untrained network. torch's global generator, which draws its weights, is seeded by `fit`."""
+        """Return an untrained network. Its weights come from torch's global generator, which `fit` seeds."""
         network: NetworkT = self.network_type(scale)
         return network
 
     def make_learner(self, setup: Setup) -> Learner:
-        """Return what trains a network."""
+        """Return the learner that trains a network."""
         return self.learner_type(setup)
 
     @abc.abstractmethod
     def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return a plan; called with one thread and without gradients unless the subclass enables them.
 
-        The network and torch's default are of double precision. What is compared is quantized (`shardgym.costs.ties`).
+        The network and torch's default dtype are double precision. Quantize what decides (`shardgym.costs.ties`).
 
         Raises:
             NoFeasiblePlanError: no action is left that respects memory.
         """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return a plan, see `Solver`; of the weights in the package, `seed` chooses those of one training seed."""
+        """Return a plan, see `Solver`; among shipped weights, `seed` chooses the training seed."""
         check_solve_arguments(task, cost, seed)
         self._used = self._own
         if self._used is None:
@@ -141,7 +139,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         """Load all weights that a task may need.
 
         Raises:
-            InputError: there are none, or those of the package were trained with other settings.
+            InputError: there are no weights, or the shipped weights were trained with other settings.
         """
         del cost
         if self._own is None:
@@ -151,17 +149,17 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     @property
     def weights_digest(self) -> str | None:
-        """SHA-256 of the weights that were loaded, fitted, or used by the latest `solve`; None before."""
+        """SHA-256 of the weights that were loaded, fitted, or used by the latest `solve`; None without weights."""
         return None if self._used is None else self._used.card.weights_sha256
 
     @property
     def training_time_s(self) -> float | None:
-        """Seconds that training these weights took; None where `weights_digest` is."""
+        """Training time of these weights in seconds; None without weights."""
         return None if self._used is None else 60.0 * (self._used.card.minutes or 0.0)
 
     @property
     def card(self) -> SolverCard | None:
-        """Card of these weights."""
+        """Card of these weights; None without weights."""
         return None if self._used is None else self._used.card
 
     def fit(
@@ -179,28 +177,27 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         progress: bool = False,
         source: str = "",
     ) -> Self:
-        """Train on tasks and use what was learned from now on.
+        """Train on tasks, and use the trained weights from now on.
 
-        The same tasks, cost, seed, settings and steps give the same weights on the same machine and versions, also
-        when training is killed and resumed.
+        Equal tasks, cost, seed, settings and steps give equal weights on the same machine and versions, even if
+        training is killed and resumed.
 
         Args:
-            tasks: to learn from; of the train half of a pool.
+            tasks: training tasks, from the train half of a pool.
             cost: the oracle.
-            seed: of all chance.
+            seed: seed of all randomness.
             validation: tasks that choose the best weights; every tenth of `tasks` when None.
-            steps: of training; `default_steps` when None.
-            minutes: begin no step after so long.
-            evaluate_every: steps between evaluations on the validation tasks, each followed by a checkpoint; a
-                twentieth of the steps when None.
-            checkpoint_dir: folder that checkpoints are written to.
-            resume: go on from the checkpoint there, if there is one.
-            progress: whether a bar is shown on standard error.
-            source: where the tasks come from, for the card.
+            steps: training steps; `default_steps` when None.
+            minutes: time limit, after which no step starts.
+            evaluate_every: steps between evaluations, each followed by a checkpoint; a twentieth of `steps` when None.
+            checkpoint_dir: folder for checkpoints.
+            resume: whether to resume from the checkpoint in this folder, if there is one.
+            progress: whether to show a progress bar on standard error.
+            source: origin of the tasks, for the card.
 
         Raises:
-            InputError: wrong arguments, or a checkpoint that is of another training.
-            TrainingError: a loss or a weight is no number any more.
+            InputError: invalid arguments, or a checkpoint of another training.
+            TrainingError: a loss or a weight is not finite.
         """
         if not self._trains:
             raise InputError("training starts from random weights: leave out weights=")
@@ -248,10 +245,10 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         return self
 
     def save(self, folder: str | Path) -> None:
-        """Write weights and card into a folder, which is made if needed.
+        """Write weights and card into a folder, which is created if needed.
 
         Raises:
-            InputError: nothing was fitted or loaded, or the folder cannot be written.
+            InputError: the solver has no weights, or the folder cannot be written.
         """
         if self._own is None:
             raise InputError(f"solver '{self.name}' has no weights to save: call fit(tasks, cost) first")
@@ -259,7 +256,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Return a solver with the weights of a folder; raises `InputError` when they are missing or damaged."""
+        """Return a solver with the weights of a folder; raises `InputError` if they are missing or damaged."""
         return cls(weights=folder)
 
     @functools.cached_property
@@ -302,7 +299,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def _validate(
         self, network: NetworkT, tasks: Sequence[ShardingTask], oracle: TrainingOracle, seed: int
     ) -> dict[str, float]:
-        """Return the geometric mean of the costs of the validation tasks, and the share without a plan."""
+        """Return the geometric mean cost of the validation tasks, and the share of tasks without a plan."""
         logs = []
         with _deciding():
             deciding = copy.deepcopy(network).double()
@@ -319,7 +316,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
 
 def summarise(tasks: Sequence[ShardingTask], source: str) -> TaskSummary:
-    """Return what a card says about tasks."""
+    """Summarise tasks for a card."""
     tables = [task.num_tables for task in tasks]
     devices = [task.num_devices for task in tasks]
     return TaskSummary(
@@ -334,7 +331,7 @@ def summarise(tasks: Sequence[ShardingTask], source: str) -> TaskSummary:
 def _split(
     tasks: Sequence[ShardingTask], validation: Sequence[ShardingTask] | None
 ) -> tuple[list[ShardingTask], list[ShardingTask]]:
-    """Return the tasks to learn from and those to validate on; a single task serves as both."""
+    """Split tasks for training and validation; a single task serves as both."""
     learned = list(tasks)
     if not learned:
         raise InputError("tasks: expected at least one task to fit on, got none")

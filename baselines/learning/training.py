@@ -32,11 +32,11 @@ _LOG = logging.getLogger("shardgym.solvers.fit")
 
 
 class TrainingError(ShardGymError):
-    """Training that cannot go on: a loss or a weight is no number any more."""
+    """Training cannot continue: a loss or a weight is not finite."""
 
 
 class TrainingOracle:
-    """Prices plans and counts them; `InputError` where the cost is a judge."""
+    """Prices plans and counts them; raises `InputError` if the cost is a judge."""
 
     def __init__(self, cost: CostModel) -> None:
         if cost.scores_only:
@@ -45,31 +45,31 @@ class TrainingOracle:
         self.queries = 0
 
     def price(self, task: ShardingTask, devices: Ints) -> Floats:
-        """Return the times of plans that put tables on devices of shape (P, T); see `price_plans`."""
+        """Price table-wise plans, given the device of each table, shape (P, T); see `price_plans`."""
         return self.price_plans(task, [ShardingPlan.table_wise(task, row) for row in devices.tolist()])
 
     def price_plans(self, task: ShardingTask, plans: list[ShardingPlan]) -> Floats:
-        """Return times as `PlanCost.per_device`, infinite for infeasible plans, shape (P, D, 5)."""
+        """Return times as in `PlanCost.per_device`, infinite for infeasible plans, shape (P, D, 5)."""
         self.queries += len(plans)
         return np.array([cost.per_device for cost in self.cost.evaluate(task, plans)])
 
 
 class Setup(NamedTuple):
-    """What a learner is made with."""
+    """Arguments of a learner."""
 
-    network: Any  #: to be trained
-    tasks: Sequence[ShardingTask]  #: to train on
-    oracle: TrainingOracle  #: to be queried; counts
-    steps: int  #: of training in all
-    settings: Any  #: of the solver
+    network: Any  #: network to train
+    tasks: Sequence[ShardingTask]  #: training tasks
+    oracle: TrainingOracle  #: oracle that counts its queries
+    steps: int  #: total number of training steps
+    settings: Any  #: settings of the solver
 
 
 class Learner(abc.ABC):
-    """What a solver does in one step of training. A subclass holds all that changes from step to step in these."""
+    """One step of a solver's training. Subclasses keep all state that changes between steps in these attributes."""
 
-    network: nn.Module  #: what is trained, and saved as the solver's weights
-    optimizers: Sequence[torch.optim.Optimizer]  #: of its parameters
-    oracle: TrainingOracle  #: counts its queries
+    network: nn.Module  #: network to train, saved as the solver's weights
+    optimizers: Sequence[torch.optim.Optimizer]  #: optimisers of its parameters
+    oracle: TrainingOracle  #: oracle that counts its queries
     replay: dict[str, Tensor]  #: further tensors that later steps depend on, such as priced plans; any shapes
 
     def __init__(self, setup: Setup) -> None:
@@ -78,14 +78,14 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Train step `number`, from 0 on, and return figures for the learning curve, such as losses.
+        """Make training step `number`, counted from 0, and return figures for the learning curve, such as losses.
 
-        All chance comes from `rng`. Every step has its own, so that a resumed training draws the same.
+        All randomness comes from `rng`; every step has its own, so that a resumed training draws the same numbers.
         """
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, most_gradient: float = math.inf) -> None:
-    """Take one step against the gradient of a loss, with this norm at most."""
+    """Take one gradient step, with the gradient's norm clipped at `most_gradient`."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], most_gradient)
@@ -93,16 +93,16 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, most_gradient: float
 
 
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
-    """Return a generator of torch that is seeded by one of NumPy."""
+    """Return a torch generator seeded from a NumPy one."""
     return torch.Generator().manual_seed(int(rng.integers(2**63)))
 
 
 @dataclass
 class TrainingLog:
-    """How far training is."""
+    """The progress of a training."""
 
-    steps: int = 0  #: done
-    seconds: float = 0.0  #: that they took, interruptions left out
+    steps: int = 0  #: steps done
+    seconds: float = 0.0  #: training time, without interruptions
     curve: list[dict[str, float]] = field(default_factory=list)  #: one entry per evaluation
     best_step: int = 0  #: step after which validation was best
     best: dict[str, Tensor] = field(default_factory=dict)  #: tensors of the network at that step
@@ -110,24 +110,27 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the loop runs."""
+    """Options of the training loop."""
 
-    steps: int  #: to make in all
-    seed: int  #: of all chance
-    identity: dict[str, Any]  #: besides these, what a checkpoint must have to be gone on from
+    steps: int  #: total number of steps
+    seed: int  #: seed of all randomness
+    identity: dict[str, Any]  #: what else a checkpoint must equal to be resumed
     evaluate_every: int = 10  #: steps between evaluations, each followed by a checkpoint
-    minutes: float | None = None  #: begin no step after so long; None for no limit
-    checkpoint_dir: Path | None = None  #: folder of checkpoint and curve; None for none
-    resume: bool = False  #: go on from the checkpoint there
-    progress: bool = False  #: whether a bar is shown
+    minutes: float | None = None  #: time limit, after which no step starts
+    checkpoint_dir: Path | None = None  #: folder of checkpoint and curve
+    resume: bool = False  #: whether to resume from the checkpoint in this folder
+    progress: bool = False  #: whether to show a progress bar
 
 
 def train(learner: Learner, validate: Callable[[], dict[str, float]], options: TrainingOptions) -> TrainingLog:
     """Train, and leave the best weights of all evaluations in the learner's network.
 
-    The same learner, steps and seed give the same weights, also when training was killed and resumed. `validate`
-    returns figures of the network as it is, the smallest first one being the best. A checkpoint of another identity is
-    refused. A loss or a weight that is no number is a `TrainingError`; the last checkpoint stays.
+    Equal learners, steps and seeds give equal weights, even if training is killed and resumed. `validate` returns
+    figures of the current network; the first one is minimised.
+
+    Raises:
+        InputError: the checkpoint is of another training.
+        TrainingError: a loss or a weight is not finite; the last checkpoint remains.
     """
     loop = _Loop(learner, validate, options)
     folder = options.checkpoint_dir
@@ -152,7 +155,7 @@ class _Loop:
         self._path: Path | None = None
 
     def start(self, path: Path) -> None:
-        """Go on from a checkpoint where that is wanted; later ones replace it."""
+        """Resume from a checkpoint if asked to; later checkpoints replace it."""
         self._path = path
         if not path.exists():
             return  # killed before the first checkpoint, or not begun
@@ -232,7 +235,7 @@ class _Loop:
         _LOG.info("step %d of %d: %s", log.steps, self._steps, ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
 
     def _check_numbers(self, figures: dict[str, float]) -> None:
-        """Stop when a figure or a weight is not finite."""
+        """Raise `TrainingError` if a figure or a weight is not finite."""
         wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]
         for name, value in self._learner.network.state_dict().items():
             if not wrong and not bool(torch.isfinite(value).all()):

@@ -1,4 +1,4 @@
-"""Files of a learned solver: weights as safetensors, a card as JSON, and which of those in the package serve a task."""
+"""Files of a learned solver, safetensors weights and a JSON card, and the choice of shipped weights for a task."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ from shardgym.records import CONFIG, Digest, Name, Record, Whole
 WEIGHTS = "weights.safetensors"
 CARD = "card.json"
 
-#: Weights in the package: SOLVER/NAME/seed-K, where NAME is the suite whose training tasks they were fitted on.
+#: Shipped weights: SOLVER/NAME/seed-K, where NAME is the suite whose training tasks they were fitted on.
 SHIPPED = Path(__file__).parents[1] / "weights"
 
 Range = tuple[Whole, Whole]
@@ -29,44 +29,44 @@ Range = tuple[Whole, Whole]
 
 @dataclass(frozen=True, config=CONFIG)
 class TaskSummary(Record):
-    """What is known of the tasks that a solver was fitted on."""
+    """Summary of the tasks that a solver was fitted on."""
 
-    source: str  #: where they come from, e.g. "train half of synthetic-2021, drawn like dlrm4-v1".
-    count: Annotated[Whole, Field(ge=1)]  #: how many
-    sha256: Digest  #: over their digests in order
+    source: str  #: origin, such as "train half of synthetic-2021, drawn like dlrm4-v1"
+    count: Annotated[Whole, Field(ge=1)]  #: number of tasks
+    sha256: Digest  #: digest of their digests in order
     num_tables: Range  #: smallest and largest number of tables
     num_devices: Range  #: smallest and largest number of devices
 
 
 @dataclass(frozen=True, config=CONFIG)
 class SolverCard(Record):
-    """Written next to the weights of a learned solver. What another library trained has neither tasks nor a curve."""
+    """Card beside the weights of a learned solver; policies of other libraries have neither tasks nor a curve."""
 
-    solver: Name  #: its name; of a policy that another library trained, module:function that makes it without weights
-    settings: dict[str, Any]  #: of training; of such a policy, what `PolicySolver` is made with
-    weights_sha256: Digest  #: of the file of weights
-    created: str  #: UTC
-    versions: dict[str, str]  #: of Python and the packages
-    #: That training took, interruptions left out; None when unknown.
+    solver: Name  #: name of the solver, or module:function that builds another library's policy without weights
+    settings: dict[str, Any]  #: training settings, or arguments of `PolicySolver` for another library's policy
+    weights_sha256: Digest  #: digest of the weights' file
+    created: str  #: time in UTC
+    versions: dict[str, str]  #: versions of Python and of packages
+    #: Training time without interruptions; None if unknown.
     minutes: Annotated[float, Field(ge=0)] | None = None
-    note: str = ""  #: how it was trained, in a sentence
-    #: Mean and standard deviation that each feature of a table is scaled by, by the feature's name.
+    note: str = ""  #: a sentence on the training
+    #: Mean and standard deviation of each table feature, by the feature's name.
     features: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    tasks: TaskSummary | None = None  #: that it was fitted on
-    validation: TaskSummary | None = None  #: tasks of the same kind that chose the step whose weights these are
-    #: Name, version, hardware and settings of the cost that was queried.
+    tasks: TaskSummary | None = None  #: training tasks
+    validation: TaskSummary | None = None  #: tasks that chose the best step
+    #: Name, version, hardware and settings of the oracle.
     oracle: dict[str, Any] = Field(default_factory=dict)
-    oracle_queries: Whole = 0  #: plans that were priced, those of validation included
-    seed: Whole = 0  #: of training
-    steps: Whole = 0  #: of training that were made
-    best_step: Whole = 0  #: the step whose weights these are
+    oracle_queries: Whole = 0  #: number of priced plans, including validation
+    seed: Whole = 0  #: seed of the training
+    steps: Whole = 0  #: number of training steps
+    best_step: Whole = 0  #: step of these weights
     #: One entry per evaluation: step, minutes, mean cost of the validation tasks, and what the solver reports.
     curve: list[dict[str, Any]] = Field(default_factory=list)
     schema: Literal["shardgym.solver_card/2"] = "shardgym.solver_card/2"
 
 
 def pack(network: nn.Module) -> bytes:
-    """Return weights as the bytes of a safetensors file; equal weights give equal bytes."""
+    """Serialise weights as safetensors bytes; equal weights give equal bytes."""
     tensors = network.state_dict()
     # Copies: layers that two networks share are written twice.
     copies = {name: tensors[name].detach().clone(memory_format=torch.contiguous_format) for name in sorted(tensors)}
@@ -75,15 +75,12 @@ def pack(network: nn.Module) -> bytes:
 
 
 def digest_of(network: nn.Module) -> str:
-    """Return the SHA-256 of the file of a network's weights."""
+    """Return the SHA-256 of a network's weights file."""
     return hashlib.sha256(pack(network)).hexdigest()
 
 
 def save_network(folder: Path, network: nn.Module, card: SolverCard) -> None:
-    """Write weights and card into a folder; of earlier ones there, the card goes first.
-
-    So after a kill in between there is no card, and never a card beside the weights of another training.
-    """
+    """Write weights and card into a folder; an older card is removed first, so that it never meets the new weights."""
     make_folder(folder)
     (folder / CARD).unlink(missing_ok=True)
     write_whole(folder / WEIGHTS, pack(network))
@@ -91,7 +88,7 @@ def save_network(folder: Path, network: nn.Module, card: SolverCard) -> None:
 
 
 def load_card(folder: str | Path, solver: str | None) -> SolverCard:
-    """Read the card of a folder of weights; raises `InputError` unless there is one, of this solver if named."""
+    """Read the card of a folder; raises `InputError` if there is none, or if it is of another solver than named."""
     path = Path(folder) / CARD
     if not path.is_file():
         how = f"'shardgym fit {solver}' or save()" if solver else "PolicySolver.save"
@@ -103,7 +100,7 @@ def load_card(folder: str | Path, solver: str | None) -> SolverCard:
 
 
 def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> None:
-    """Read the weights of a card into a network; a file that is damaged, another or of other tensors is refused."""
+    """Load a card's weights into a network; raises `InputError` if the file is damaged or does not match either."""
     path = Path(folder) / WEIGHTS
     data = read_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
@@ -120,14 +117,14 @@ def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> No
 
 
 class Shipped(NamedTuple):
-    """Weights of one name in the package."""
+    """Shipped weights of one name."""
 
     seeds: tuple[Path, ...]  #: folders of the training seeds, ascending
-    num_devices: tuple[int, int]  #: smallest and largest number of devices that they were fitted on
+    num_devices: tuple[int, int]  #: smallest and largest number of devices of the training tasks
 
 
 def shipped_weights(solver: str) -> dict[str, Shipped]:
-    """Return by name what ships for a solver: nothing where none does."""
+    """Return the shipped weights of a solver by name, possibly none."""
     found: dict[str, list[Path]] = {}
     for card in (SHIPPED / solver).glob(f"*/seed-*/{CARD}"):
         found.setdefault(card.parent.parent.name, []).append(card.parent)
@@ -141,10 +138,9 @@ def shipped_weights(solver: str) -> dict[str, Shipped]:
 
 
 def choose_shipped(shipped: Mapping[str, Shipped], num_devices: int, seed: int) -> Path:
-    """Return the folder of the weights that serve a task with so many devices.
+    """Return the folder of the weights fitted on the number of devices nearest by ratio; ties go to the first name.
 
-    Those that were fitted on the nearest number of devices, compared by ratio; of equally near ones the first by
-    name. Of their training seeds, number `seed` modulo how many there are.
+    Training seed number `seed`, modulo how many there are, is chosen among them.
     """
 
     def distance(name: str) -> tuple[float, str]:

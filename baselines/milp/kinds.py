@@ -1,4 +1,4 @@
-"""What a table may become, what each of these kinds adds to a step, and exchanges of a step as lines."""
+"""The kinds that a table may have, what each adds to a step, and linear models of a step's exchanges."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -29,14 +29,14 @@ from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
 
 
 class Line(NamedTuple):
-    """A time that is 0 for nothing, and else latency plus so much per unit."""
+    """A linear time: latency plus time per unit, and 0 for no units."""
 
     latency_ms: float
     unit_ms: float
 
 
 class Exchanges(NamedTuple):
-    """Exchanges of a step as lines, of which a step takes sums and maxima; see `first_and_last`."""
+    """Linear models of a step's exchanges; for their sums and maxima see `first_and_last`."""
 
     links: LinkPrices  #: of the all-to-all
     rows: Line  #: reduce-scatter of all devices, by columns
@@ -46,9 +46,9 @@ class Exchanges(NamedTuple):
 
 
 def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
-    """Return the exchanges of a task, found by asking the cost what loads of one kind take.
+    """Return the exchanges of a task, fitted to the cost's times of loads of one kind.
 
-    Times that grow ever more slowly are at least the lines through what the least and the largest load take.
+    Concave times lie above the line through the smallest and the largest load.
     """
     number = costs.add_task(task)
     devices = task.num_devices
@@ -96,10 +96,10 @@ def _exact(value: float) -> float:
 
 
 class Columns(NamedTuple):
-    """A table in pieces of whole rows: of any columns, at most one to a device. A unit is `COLUMN_UNIT` columns.
+    """A table in column pieces of any width, at most one per device. A unit is `COLUMN_UNIT` columns.
 
-    Pieces take what the largest of some lines says, as narrow ones do not take less than a sector and wide ones share
-    the cache with fewer rows. Where times of pieces lie above these lines, the lines are a lower bound.
+    The time of a piece is the maximum of several lines, because narrow pieces read whole sectors and wide pieces leave
+    fewer rows in the cache. The lines bound true times from below.
     """
 
     table: int  #: its position in the task
@@ -114,7 +114,7 @@ class Columns(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A table on all devices, or on all of one fast domain."""
+    """A table that all devices, or all devices of one fast domain, hold."""
 
     table: int  #: its position in the task
     devices: Literal["all", "domain"]  #: "all" have rows or a replica; or those of a "domain" have rows
@@ -125,7 +125,7 @@ class Spread(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """What the tables of a task may become."""
+    """All kinds that the tables of a task may have."""
 
     columns: list[Columns | None]  #: of each table; None where not even its narrowest piece fits on a device
     spreads: list[Spread]  #: table after table
@@ -133,10 +133,7 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, replicas: bool) -> Kinds:
-    """Return all kinds that the tables of a task may be of, replicas where these are allowed.
-
-    Those that no device has memory for are left out. Exchanges say how compute counts.
-    """
+    """Return all kinds that the tables of a task may have within devices' memory; `replicas` allows replicas."""
     pieces = [
         [ShardKey(t.name, t.num_embeddings, width) for width in range(COLUMN_UNIT, t.embedding_dim + 1, COLUMN_UNIT)]
         for t in task.tables
@@ -226,12 +223,12 @@ def _spread_forms(
 
 
 def spread_loads(spreads: Sequence[Spread], exchanges: Exchanges) -> Floats:
-    """Return what tables bring to the domains that hold them by rows, see `node_loads`, shape (T, 3)."""
+    """Return the loads that tables add to the domains that hold them by rows, see `node_loads`, shape (T, 3)."""
     return np.array([node_loads(spread.ms, spread.columns, exchanges.nodes) for spread in spreads])
 
 
 def shards_of(task: ShardingTask, spread: Spread, domain: int = 0) -> Sequence[Shard]:
-    """Return the shards of a table that is spread, on all devices or on those of a domain."""
+    """Return the shards of a spread table, on all devices or on those of a domain."""
     table = task.tables[spread.table]
     if spread.replica_bytes:
         return [Shard.whole(table, *range(task.num_devices))]

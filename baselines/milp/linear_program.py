@@ -1,4 +1,4 @@
-"""Mixed-integer linear programs, put together constraint by constraint and solved by HiGHS."""
+"""Mixed-integer linear programs, built constraint by constraint and solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shardgym.arrays import Floats
 
 
 class Sum:
-    """Variables by their numbers, times factors, added up. A variable is a sum of one term."""
+    """A linear expression: variable numbers with factors. A variable is an expression with one term."""
 
     def __init__(self, terms: Iterable[tuple[int, float]] = ()) -> None:
         self.terms = list(terms)
 
     @classmethod
     def of(cls, sums: Iterable[Sum]) -> Sum:
-        """Add up several."""
+        """Return the sum of several expressions."""
         return cls(itertools.chain.from_iterable(each.terms for each in sums))
 
     @property
     def number(self) -> int:
-        """Of the only variable."""
+        """Number of the only variable."""
         [(number, _)] = self.terms
         return number
 
@@ -52,7 +52,7 @@ class Sum:
 
 
 class Solution(NamedTuple):
-    """What HiGHS found."""
+    """A solution by HiGHS."""
 
     bound: float  #: no solution has a smaller objective; infinite where there is no solution
     values: Floats | None  #: of all variables; None where no solution was found
@@ -75,7 +75,7 @@ def _without_stdout() -> Iterator[None]:
 
 
 class LinearProgram:
-    """Variables from 0 on, some of them whole numbers, and limits of sums of them."""
+    """A program of continuous and integer variables with linear constraints."""
 
     def __init__(self) -> None:
         self._lower: list[float] = []
@@ -91,26 +91,26 @@ class LinearProgram:
         return Sum([(len(self._upper) - 1, 1.0)])
 
     def flag(self) -> Sum:
-        """Add a variable that is 0 or 1."""
+        """Add a binary variable."""
         return self.variable(1, whole=True)
 
     def upper(self, number: int) -> float:
-        """Return the largest value of a variable."""
+        """Return the upper bound of a variable."""
         return self._upper[number]
 
     def at_most(self, terms: Sum, limit: float | Sum = 0.0) -> None:
-        """Add the constraint that a sum is at most a number, or another sum."""
+        """Add the constraint terms <= limit."""
         if isinstance(limit, Sum):
             terms = terms - limit
             limit = 0.0
         self._add(terms, -np.inf, limit)
 
     def at_least(self, terms: Sum, limit: Sum) -> None:
-        """Add the constraint that a sum is at least another one."""
+        """Add the constraint terms >= limit."""
         self._add(terms - limit, 0.0, np.inf)
 
     def equal(self, terms: Sum, value: float | Sum = 0.0) -> None:
-        """Add the constraint that a sum is a number, or another sum."""
+        """Add the constraint terms == value."""
         if isinstance(value, Sum):
             terms = terms - value
             value = 0.0
@@ -127,10 +127,10 @@ class LinearProgram:
 
         Args:
             objective: the variable to minimise.
-            gap: relative gap at which it may stop.
-            ranges: of some variables by their numbers, instead of theirs.
-            nodes: of the search tree at most.
-            time_limit_s: likewise, which makes results depend on the machine.
+            gap: relative gap at which HiGHS may stop.
+            ranges: lower and upper bounds that replace those of some variables, by number.
+            nodes: maximum number of nodes of the search tree.
+            time_limit_s: time limit; results then depend on the machine.
         """
         lower, upper = np.array(self._lower), np.array(self._upper)
         for variable, (least, most) in (ranges or {}).items():

@@ -1,4 +1,4 @@
-"""What is where: kinds and places of all tables as variables, over single devices or over groups of equal ones."""
+"""Kinds and places of all tables as variables, over single devices or over groups of equal devices."""
 
 import itertools
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 class Places:
-    """Each table is of one kind, in places that have memory for it; see `Program` for the arguments."""
+    """Variables and constraints by which each table has one kind, in places with memory for it; see `Program`."""
 
     def __init__(self, task: ShardingTask, kinds: Kinds, exchanges: Exchanges, groups: Sequence[Sequence[int]]) -> None:
         self._task = task
@@ -141,22 +141,22 @@ class Places:
             self._program.at_most(used, sum(memory[device] * scale for device in group))
 
     def _on_group(self, values: Floats, place: int) -> float:
-        """Return what one domain of a type gets of a table on devices of a group, summed, by position in it."""
+        """Return the sum, over a group's devices in one domain of a type, of a table's values by position in it."""
         size = self._task.topology.fast_domain_size
         group = self._groups[place]
         domains = len(self._types[self._type_of[place]])
         return float(sum(values[device % size] for device in group)) / domains
 
     def _columns(self, place: int) -> Sum:
-        """Return columns of pieces on a group in all."""
+        """Return the total columns of pieces on a group."""
         return Sum.of(cut.units[place] * float(cut.columns.unit_columns) for cut in self._cuts if place in cut.units)
 
     def _pieces(self, place: int, number: int) -> Sum:
-        """Return what the devices of a group do for pieces in all, first (0) or at last (1)."""
+        """Return the total time of a group's devices for pieces, first (0) or at last (1)."""
         return Sum.of(cut.ms[place][number] for cut in self._cuts if place in cut.ms)
 
     def _everywhere(self, devices: Sequence[int] | slice, number: int) -> Sum:
-        """Return what each of some devices does for tables on all devices, and their operators, at least."""
+        """Return the least time of each of some devices for tables on all devices, and their operators."""
         found = Sum.of(
             takes * (float(spread.ms[devices, number].min()) * self._unit)
             for takes, spread in zip(self._takes, self._spreads, strict=True)
@@ -166,7 +166,7 @@ class Places:
         return found + self._any_rows * fixed + self._any_replicas * fixed
 
     def _own_of_domain(self, place: int, number: int) -> Sum:
-        """Return what a group does on average for tables that single domains hold, without their operator."""
+        """Return a group's mean time for tables that single domains hold, without their operator."""
         share = self._unit / len(self._groups[place])
         return Sum.of(
             at[self._type_of[place]] * (self._on_group(spread.ms[:, number], place) * share)
@@ -175,7 +175,7 @@ class Places:
         )
 
     def _in_domain(self, place: int, number: int) -> Sum:
-        """Return what a group does on average for tables that single domains hold, and for their operator."""
+        """Return a group's mean time for tables that single domains hold, with their operator."""
         found = self._own_of_domain(place, number)
         if not found.terms:
             return found

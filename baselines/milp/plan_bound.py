@@ -1,20 +1,20 @@
-"""What no plan of a task takes less than, whatever its kinds, pieces and groups: seconds for a thousand GPUs.
+"""A lower bound on all plans of a task, of any kinds, pieces and groups, in seconds for a thousand GPUs.
 
-Bounds of `Program` are of the kinds that it knows. This one is of all that a cost prices: any rectangles, replicas of
-whole tables, and groups of 2D parallelism. It is a linear program, without whole numbers, over what all devices do on
-average, as the slowest one does no less:
+The bounds of `Program` hold for the kinds that it knows. This one holds for all plans that a cost prices: any
+rectangles, replicas of whole tables, and groups of 2D parallelism. It is a linear program, without integers, over the
+mean work of all devices, which the slowest device cannot undercut:
 
-- Columns of a table are in pieces of whole rows, in pieces cut by rows inside of one fast domain or over all devices,
-  or replicated. Pieces of whole rows take what they take in the width that is the cheapest for a column. Of others it
-  is not known how they are cut, and a piece of few rows may fit a cache, or be sorted in fewer passes: they take what
-  devices would that have neither limit (`AdditiveCosts.unlimited`).
-- Outputs arrive on average over the links that they must cross, and partial sums, replicas' gradients and the weights
-  of groups by lines below what these collectives take (`exchanges_of`).
-- Tables fit into all memory together.
+- Columns of a table are in pieces of whole rows, in pieces cut by rows over one fast domain or over all devices, or
+  replicated. Pieces of whole rows cost as much as in the width with the cheapest columns. Other pieces have an unknown
+  cut, may fit a cache, or be sorted in fewer passes. They cost as much as on devices without either limit
+  (`AdditiveCosts.unlimited`).
+- Outputs cost their mean time on the links that they must cross. Partial sums, replicas' gradients and weights of
+  groups cost lines below the times of their collectives (`exchanges_of`).
+- All tables fit into all devices' memory together.
 
-Averages miss what cannot be split. So the program asks whether there may be a plan that takes no more than so many ms,
-in which no single piece does either: narrow pieces of a busy table repeat its ids. The bound is the least time for
-which the answer is not no. Groups of each size have a program of their own.
+Means miss what cannot be split. The program therefore tests time limits that no single piece may exceed either, which
+matters because narrow pieces of a busy table repeat its ids. The bound is the smallest limit that the program does not
+rule out. Each group size has its own program.
 """
 
 import math
@@ -46,15 +46,15 @@ _MOST_STEPS = 60
 
 
 def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
-    """Return what no feasible plan of a task takes less than by a cost, in ms.
+    """Return a lower bound in ms on the cost of all feasible plans of a task.
 
     Args:
-        task: of pooled tables, without memory of hosts.
-        cost: additive, and bounded from below, as `roofline` and `gpu` are.
+        task: a task of pooled tables, without host memory.
+        cost: an additive cost that is bounded from below, such as `roofline` and `gpu`.
 
     Raises:
         InputError: the task or the cost is of another kind.
-        NoFeasiblePlanError: the tables fit into no groups of devices.
+        NoFeasiblePlanError: the tables do not fit into groups of any size.
     """
     costs = cost.additive()
     if costs is None or not costs.bounded:
@@ -76,7 +76,7 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
 
 
 class _Column(NamedTuple):
-    """What one column of a table takes at least on all devices of a group together, by the width of its piece."""
+    """Least time of a table's column on all devices of a group together, by the width of its piece."""
 
     ms: Floats  #: first and at last, shape (widths, 2)
     piece_ms: Floats  #: of the whole step, of the device that takes longest for a piece, shape (widths,)
@@ -107,7 +107,7 @@ class _GroupBound:
         self._sync_ms = self._sync_ms_per_byte()
 
     def _sync_ms_per_byte(self) -> float:
-        """Return what each byte of weights and states on a device takes at least to exchange among groups, in ms."""
+        """Return the least time in ms to exchange a byte of a device's weights and states among groups."""
         if self._groups == 1:
             return 0.0
         most = max(self._task.capacity_bytes)
@@ -116,7 +116,7 @@ class _GroupBound:
         return float(self._costs.replicas_ms(self._task, loads, self._groups).min()) / most
 
     def _describe(self) -> None:
-        """Ask the cost what tables take, which is nearly all of the work."""
+        """Query the cost for the tables' times, which is nearly all of the work."""
         task, exchange, costs = self._task, self._exchanges, self._costs
         unlimited = costs.unlimited(task)
         served = 0 if self._groups == 1 else self._size
@@ -200,7 +200,7 @@ class _GroupBound:
         return low
 
     def _least_within(self, limit_ms: float) -> float:
-        """Return what plans take at least if they take no more than a limit; infinite where there are none."""
+        """Return a lower bound on plans that cost at most a limit; infinite if there are none."""
         task, exchange, size = self._task, self._exchanges, self._size
         unit = SCALE / max(self._least_compute_ms / size, 1e-6)
         program = LinearProgram()
@@ -269,7 +269,7 @@ class _GroupBound:
         return program.minimise(objective).bound / unit
 
     def _all_to_all(self, program: LinearProgram, unit: float, columns: Sum, any_columns: Sum) -> Sum:
-        """Return what devices take on average for the all-to-all of so many columns, in units of a ms."""
+        """Return the devices' mean time for the all-to-all of so many columns, in units of a ms."""
         links = self._exchanges.links
         sizes = np.bincount(links.domains)
         all_to_all = program.variable()

@@ -19,7 +19,7 @@ _PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56)
 
 
 class Answer(NamedTuple):
-    """What HiGHS found."""
+    """The answer to a program."""
 
     bound_ms: float  #: no plan of these kinds takes less; infinite where there is none, or none below the cutoff
     #: Tables that are spread, each with its domain, or 0; None where no solution was found.
@@ -28,16 +28,15 @@ class Answer(NamedTuple):
 
 
 class Program(Places):
-    """Chooses kinds and places so that the slowest device of a step takes least.
+    """Chooses kinds and places that minimise the time of a step's slowest device.
 
-    Over single devices this is the step of a cost whose compute is linear. Over groups of equal devices it is a
-    relaxation: what the devices of a group do on average, and what any device that holds a piece does at least, are
-    lower bounds of what the slowest one does. So its optimum is a bound, and 64 equal devices are one place instead of
-    64 that can be swapped. Averages miss loads and fixed costs that some devices have and others have not, and single
-    large pieces: `_add_fewer`, `_add_domain_users` and `_add_largest` are for these.
+    Over single devices, the program models a step whose compute is linear. Over groups of equal devices, it is a
+    relaxation: the mean work of a group, and the least work of any device with a piece, bound the slowest device from
+    below. Its optimum is therefore a bound, and 64 equal devices are one place instead of 64 interchangeable ones.
+    Means miss loads and fixed costs of only some devices, and single large pieces: `_add_fewer`, `_add_domain_users`
+    and `_add_largest` add these.
 
-    There is at least one kind of each table. Groups are the devices of each place: they have the same memory and links,
-    and lie in domains of the same groups.
+    Every table has at least one kind. The devices of a group have equal memory and links, in domains of equal groups.
     """
 
     def __init__(self, task: ShardingTask, kinds: Kinds, exchanges: Exchanges, groups: Sequence[Sequence[int]]) -> None:
@@ -66,9 +65,9 @@ class Program(Places):
         self, *, gap: float, nodes: int, cutoff_ms: float = np.inf, domains: bool | None = None,
         time_limit_s: float = np.inf,
     ) -> Answer:  # fmt: skip
-        """Run HiGHS, see `LinearProgram.minimise`; only plans that take less than `cutoff_ms` are of interest.
+        """Run HiGHS, see `LinearProgram.minimise`, for plans that cost less than `cutoff_ms`.
 
-        `domains` says whether there must be tables cut by rows in single domains, or must not; None allows both.
+        `domains` requires (True) or forbids (False) tables cut by rows in single domains; None allows both.
         """
         ranges = {self._objective.number: (0.0, cutoff_ms * self._unit)}
         if domains is not None:
@@ -107,7 +106,7 @@ class Program(Places):
         self, place: int, goals: tuple[Sum, Sum], common: Sum, between: list[Sum], everything: Sum, longest: Sum,
         arriving: Sum,
     ) -> None:  # fmt: skip
-        """Add what the devices of a group do; `between` is of each type of domains, for tables of single ones."""
+        """Add the work of a group's devices; `between` is per type of domains, for tables of single domains."""
         program = self._program
         exchange = self._exchanges
         prices = self._exchanges.links
@@ -159,7 +158,7 @@ class Program(Places):
             self._add_domain_users(place, goal, number, sending + all_ms)
 
     def _add_domains(self) -> tuple[Sum, list[Sum]]:
-        """Add exchanges of tables that single domains hold by rows; return what all devices, and types, spend."""
+        """Add exchanges of tables that single domains hold by rows; return their times, of all devices and per type."""
         program = self._program
         exchange = self._exchanges
         tables = [(n, spread) for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
@@ -193,14 +192,14 @@ class Program(Places):
         return widest * inside_ms + self._any_domain * latency_ms, between
 
     def _line(self, line: Line, any_of: Sum, loads: Sequence[float]) -> Sum:
-        """Return what an exchange takes of tables with these loads, which is latency plus so much per unit."""
+        """Return the time of an exchange of tables with these loads, latency plus time per unit."""
         found = Sum.of(
             takes * (load * line.unit_ms * self._unit) for takes, load in zip(self._takes, loads, strict=True)
         )
         return found + any_of * (line.latency_ms * self._unit)
 
     def _add_fewer(self, place: int, terms: Sum, goal: Sum, growing: Sum) -> None:
-        """Add that terms are higher where fewer devices of a group have pieces, and share what grows with that."""
+        """Add that fewer devices of a group with pieces share more work each."""
         size = len(self._groups[place])
         most = self._largest_sum(growing)
         for case in self._users[place]:
@@ -210,7 +209,7 @@ class Program(Places):
                 self._program.at_most(grown - goal, most * more)
 
     def _add_domain_users(self, place: int, goal: Sum, number: int, base: Sum) -> None:
-        """Add what devices of domains that have tables of their own do at least, by the number of such domains."""
+        """Add the least work of devices in domains with tables of their own, by the number of such domains."""
         tables = [n for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
         if not tables:
             return
@@ -226,7 +225,7 @@ class Program(Places):
             self._program.at_most(terms - goal, most / count)
 
     def _add_largest(self, goals: tuple[Sum, Sum], common: Sum, arriving: Sum) -> None:
-        """Add what the device with the widest piece of a table does at least: this piece, and what all devices do."""
+        """Add the least work of the device with the widest piece of a table: this piece, and the common work."""
         program = self._program
         prices = self._exchanges.links
         link = int(prices.sent_ms.min(axis=1).argmax())
@@ -266,7 +265,7 @@ class Program(Places):
                 program.at_most(alone + arriving + backgrounds[number], goal)
 
     def _arriving(self, everything: Sum, longest: Sum) -> Sum:
-        """Add what any device needs at least to receive what others have, given the longest transfer."""
+        """Add the least time of any device to receive from the others, given the longest transfer."""
         # No device has more columns than it can send in that time. So the own domain has not more than its devices can
         # send, or the device itself where there is one domain; the rest comes from others.
         prices = self._exchanges.links

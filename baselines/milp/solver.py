@@ -1,4 +1,4 @@
-"""Milp: kinds, cuts and places of all tables by mixed-integer programs, with a proven gap."""
+"""Milp: mixed-integer programs choose kinds, cuts and places of all tables, with a proven gap."""
 
 import contextlib
 import logging
@@ -24,9 +24,9 @@ from shardgym.tasks.task import ShardingTask
 
 #: TorchRec's sharding types that programs have besides columns. Grids are not among them.
 _TYPES = ("row_wise", "table_row_wise", "data_parallel")
-#: Of the gap that is asked for, the share that a program over groups of devices may leave open.
+#: Share of the target gap that a program over groups of devices may leave open.
 _PROGRAM_SHARE = 0.03
-#: Of a cutoff, what a plan must be better by.
+#: Share of a cutoff by which a plan must be better.
 _BETTER = 1e-7
 #: Programs over single devices are tried where they have at most so many places of tables.
 _MOST_PLACES = 120
@@ -40,29 +40,29 @@ _logger = logging.getLogger("shardgym.solvers.milp")
 
 
 class Milp(IncumbentSearch):
-    """Chooses which tables are cut by rows or replicated, and how the others are cut by columns, by linear programs.
+    """Chooses kinds, cuts and places of all tables by mixed-integer linear programs, and proves a gap.
 
-    A table is in pieces of any columns, at most one to a device; or cut evenly by rows over all devices or over a fast
-    domain; or replicated where the cost prices replicas. The step is linear in these choices: what shards compute alone
-    adds up, and exchanges are maxima of lines. Four parts make plan and proof:
+    A table is cut into column pieces of any width, at most one per device; or evenly by rows over all devices or over a
+    fast domain; or replicated if the cost prices replicas. The step is linear in these choices: compute of shards adds
+    up, and exchanges are maxima of lines. Plan and proof come from four parts:
 
     - A program over groups of equal devices (`Program`) gives a lower bound, and kinds.
-    - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
-    - Tables that single domains hold by rows are packed on domains anew (`neuroshard/plus/nodes.py`).
-    - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
+    - `neuroshard_plus` places column pieces beside the tables of other kinds.
+    - Tables that single domains hold by rows are packed again (`neuroshard/plus/nodes.py`).
+    - If the gap exceeds the target and the task is small, a program over single devices closes it.
 
-    HiGHS solves the programs, through SciPy. The plan never costs more than those of `lpt` and, without grids, of
-    `neuroshard_plus`. Compute by `gpu` is no sum, but at least one, so less is proven by it. By costs without a bound
-    (`AdditiveCosts.bounded`) the programs are estimates that lead to plans, and nothing is claimed.
+    HiGHS solves the programs through SciPy. The plan never costs more than that of `lpt` and, without grids, that of
+    `neuroshard_plus`. Compute by `gpu` may exceed the sum, which weakens the bound. With costs that have no bound
+    (`AdditiveCosts.bounded`), the programs only estimate: they lead to plans but prove nothing.
 
     Args:
-        target_gap: ends when no plan of these kinds is proven to take less by more than this share.
-        kicks: of `neuroshard_plus`.
+        target_gap: stop when no plan of these kinds can be cheaper by more than this share.
+        kicks: kicks of `neuroshard_plus`.
 
     Attributes:
-        lower_bound_ms: of the last task, what no plan of these kinds takes less than by its cost; None where there is
-            no bound by this cost, or nothing was solved.
-        gap: cost of the last plan over this bound, minus 1; None likewise.
+        lower_bound_ms: lower bound on the costs of plans of these kinds for the last task; None without a bound by this
+            cost, or before the first task.
+        gap: cost of the last plan over this bound, minus 1; None without a bound.
 
     Raises:
         InputError: a setting is out of range or of another type.
@@ -78,11 +78,11 @@ class Milp(IncumbentSearch):
 
     @property
     def proven(self) -> bool:
-        """Whether the last plan is proven to be within the gap asked for."""
+        """Whether the last plan is proven to be within the target gap."""
         return self.gap is not None and self.gap <= self.target_gap + _BETTER
 
     def check_ready(self, cost: CostModel) -> None:
-        """Raise `InputError` where the cost does not add up over shards."""
+        """Raise `InputError` if the cost is not additive."""
         additive_costs(cost, "milp")
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
@@ -90,7 +90,7 @@ class Milp(IncumbentSearch):
         NeuroShardPlus(self.kicks).warm_up(task, cost)
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Look for the best plan; `proven`, `gap` and `lower_bound_ms` say afterwards how good it is."""
+        """Search for the best plan, and set `proven`, `gap` and `lower_bound_ms`."""
         del start
         self.lower_bound_ms = self.gap = None
         incumbent = run.incumbent
@@ -114,7 +114,7 @@ class Milp(IncumbentSearch):
 
 
 class _Search:
-    """One call of `Milp.solve`; `bound_ms` is what no plan takes less than, 0 as long as nothing is known."""
+    """One call of `Milp.solve`; `bound_ms` is the lower bound so far, 0 at first."""
 
     def __init__(self, settings: Milp, run: SearchRun) -> None:
         self._settings = settings
@@ -169,7 +169,7 @@ class _Search:
         return program.solve(gap=gap, domains=domains, cutoff_ms=cutoff_ms, nodes=_NODES, time_limit_s=limit_s)
 
     def _cutoff_ms(self, gap: float) -> float:
-        """Return what plans must take less than to make the gap larger than this; no limit for an estimate."""
+        """Return the cost below which a plan would make the gap larger than this; infinite for an estimate."""
         return self._incumbent.cost_ms / (1 + gap) if self.has_bound else math.inf
 
     def _place(self, shards: list[Shard]) -> None:
@@ -225,7 +225,7 @@ class _Search:
 
 
 def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:
-    """Group devices that may be swapped, together with their domains: of equal memory and links, in domains alike."""
+    """Group interchangeable devices: of equal memory and links, in domains of the same composition."""
     links = exchanges.links
     alike = [
         (memory, *links.latency_ms[:, d].tolist(), *links.sent_ms[:, d].tolist(), *links.received_ms[:, d].tolist())

@@ -1,1 +1,1 @@
-"""MaskablePPO of sb3-contrib with a policy over sets."""
+"""Policies over sets of devices, trained by MaskablePPO of sb3-contrib or by groups of episodes."""

@@ -1,7 +1,7 @@
-"""Episodes of one task with a policy, all at once, without the environment around them.
+"""Batched episodes of one task with a policy, without the environment around them.
 
-In the first episode the valid action with the highest score always wins: its plan is that of the same episode in the
-environment which the policy was trained in. In the others actions are drawn, with scores as logits.
+The first episode takes the valid action with the highest score at each step, and ends with the same plan as in the
+environment that trained the policy. The others sample actions with scores as logits.
 """
 
 from collections.abc import Callable
@@ -41,19 +41,18 @@ ORDER = "lookup"
 
 
 class Moments(NamedTuple):
-    """What is seen in n episodes before their next actions."""
+    """Observations of n running episodes."""
 
     episodes: Ints  #: their numbers, shape (n,)
-    shards: Ints  #: numbers of their next shards in the catalog, shape (n,)
+    shards: Ints  #: catalog numbers of their next shards, shape (n,)
     devices: Floats  #: entries "devices" and "times" of the observations, shape (n, D, 9)
-    #: Entries "progress" and "remaining", "splits" where shards may be halved, and "kind" in AnyWise, shape (n, 6), (n,
-    #: 8) or (n, 10).
+    #: Entries "progress", "remaining", in ColumnWise "splits", and in AnyWise "kind", shape (n, 6), (n, 8) or (n, 10).
     rest: Floats
-    valid: Bools  #: actions that are valid, shape (n, actions)
+    valid: Bools  #: valid actions, shape (n, actions)
 
 
 class Decisions(NamedTuple):
-    """Actions of n episodes, and what was seen before them."""
+    """Actions of n episodes, with the observations before them."""
 
     episodes: Ints  #: their numbers, shape (n,)
     table: Floats  #: entry "table" of the observations, shape (n, 25)
@@ -61,32 +60,31 @@ class Decisions(NamedTuple):
     rest: Floats  #: likewise
     valid: Bools  #: likewise
     chosen: Ints  #: actions, shape (n,)
-    scores: Floats  #: of all actions, minus infinity where they are not valid, shape (n, actions)
+    scores: Floats  #: scores of all actions, minus infinity for invalid ones, shape (n, actions)
 
 
-#: Chooses actions; returns scores, too.
+#: Chooses actions; also returns scores.
 Choose = Callable[[Moments], tuple[Ints, Floats]]
 
 
 class Played(NamedTuple):
-    """What N episodes ended with."""
+    """The ends of N episodes."""
 
-    step_ms: Floats  #: cost of the plans; infinite where there is none, shape (N,)
-    decisions: list[Decisions]  #: of every step, where asked for
+    step_ms: Floats  #: costs of the plans, infinite without a plan, shape (N,)
+    decisions: list[Decisions]  #: decisions of every step, if kept
 
 
 class Episodes:
-    """Plays up to N episodes of one task in TableWise, ColumnWise or AnyWise, as often as they are asked for.
+    """Plays up to N episodes of one task at a time, by the rules of TableWise, ColumnWise or AnyWise.
 
-    Where an episode of ColumnWise would end without a plan, as a shard fits nowhere and no halvings are left, these
-    halve on.
+    Unlike in ColumnWise, shards that fit nowhere are halved even if no halvings are left.
 
     Args:
         task: the task.
-        cost: prices devices, and the plans in the end; additive.
-        order: in which tables come up, one of `ORDERS`.
+        cost: an additive cost model, which prices devices and plans.
+        order: the order of tables, one of `ORDERS`.
         episodes: N.
-        splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
+        splits: maximum number of halvings of shards that fit somewhere; None to place tables whole.
         every_kind: whether rows may be cut and tables replicated, as in AnyWise.
 
     Raises:
@@ -112,7 +110,7 @@ class Episodes:
         self._catalog.number(task)
 
     def plan(self, network: SetNetwork, *, episodes: int = 1, seed: int = 0) -> ShardingPlan:
-        """Return the cheapest plan of some episodes; of equally cheap plans the first counts."""
+        """Return the cheapest plan of some episodes; ties go to the first."""
         played = self.play(network, episodes, np.random.default_rng(seed))
         cheapest = int(played.step_ms.argmin())
         if np.isinf(played.step_ms[cheapest]):
@@ -122,7 +120,7 @@ class Episodes:
         return merged(self._task, plan) if self._every_kind else plan
 
     def play(self, network: SetNetwork, episodes: int, rng: np.random.Generator, *, keep: bool = False) -> Played:
-        """Play some episodes, all at once; only in the first one nothing is drawn."""
+        """Play some episodes at once: the first one greedily, the others with sampled actions."""
         features = self._catalog.shard["features"]
         policy = ArrayScores(network, features, self._task.num_devices, halves=self._splits is not None)
         holders = self._catalog.kind["holders"] if network.every_kind else None
@@ -141,10 +139,10 @@ class Episodes:
         return self._play(episodes, choose, keep=keep)
 
     def follow(self, plan: ShardingPlan) -> list[Decisions]:
-        """Return the decisions that lead to a plan; none where no actions do, or there are too few halvings.
+        """Return the decisions that lead to a plan; none if no actions do, or there are too few halvings.
 
-        Columns that no halving makes are made of several shards on one device. Of equal shards, the first to come up
-        goes to the device of these that computes least with it.
+        Widths that no halving makes become several shards on one device. Among equal shards, the first one goes to the
+        device that computes least with it.
         """
         left = held_in(self._task, plan)
         of_shard = self._catalog.shard
@@ -201,7 +199,7 @@ class Episodes:
         return Played(self._step_ms, decisions)
 
     def _moments(self) -> Moments:
-        """Return what is seen in all episodes that go on; there are none once all have ended."""
+        """Return the observations of all running episodes."""
         going = self._going
         placements = self._game.placements
         num_devices = self._task.num_devices
@@ -217,7 +215,7 @@ class Episodes:
         return Moments(going, shards, np.concatenate(devices, axis=2, dtype=np.float64), rest, valid)
 
     def _placed(self, episode: int) -> Ints:
-        """Return shards in the order of placing: numbers in the catalog, first columns, (first) devices; (3, n)."""
+        """Return catalog numbers, first columns and first devices of shards in the order of placing, (3, n)."""
         placements = self._game.placements
         first = slice(placements.placed[episode])
         return np.array([array[episode, first] for array in (placements.shards, placements.starts, placements.devices)])
@@ -235,7 +233,7 @@ class Held(NamedTuple):
 def held_in(task: ShardingTask, plan: ShardingPlan) -> dict[str, list[Held]]:
     """Return how a plan holds the columns of each table.
 
-    What no action of AnyWise makes is left out: uneven cuts by rows, holders that are no fast domain nor all devices,
+    Omits what no action of AnyWise makes: uneven cuts by rows, holders other than a fast domain or all devices,
     replicas on some devices, and plans of groups.
     """
     if plan.group_size is not None:
@@ -252,7 +250,7 @@ def held_in(task: ShardingTask, plan: ShardingPlan) -> dict[str, list[Held]]:
 
 
 def _held(task: ShardingTask, shards: list[Shard]) -> Held | None:
-    """Return how the shards of a table that have the same columns are held, None where no action makes that."""
+    """Return how the shards of a table with the same columns are held; None if no action makes that."""
     rows = task.table(shards[0].table).num_embeddings
     shards = sorted(shards, key=lambda shard: shard.rows)
     columns = shards[0].num_columns

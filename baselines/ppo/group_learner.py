@@ -1,11 +1,10 @@
-"""GroupLearner: a policy imitates plans of another solver, then episodes of one task compete with each other.
+"""GroupLearner: a policy first imitates plans of another solver, then learns from groups of episodes of one task.
 
-Each step of the second part plays some tasks, each in many episodes at once. An episode is worth as much as its plan is
-cheaper than those of the others of its task, so that nothing has to predict returns (Kwon et al., "POMO", NeurIPS 2020;
-Shao et al., "DeepSeekMath", arXiv:2402.03300), and updates are clipped as in PPO (arXiv:1707.06347).
+Each step of the second phase plays several tasks, each in many episodes. An episode's advantage is relative to the
+other episodes of its task, so that no critic is needed (Kwon et al., "POMO", NeurIPS 2020; Shao et al., "DeepSeekMath",
+arXiv:2402.03300). Updates are clipped as in PPO (arXiv:1707.06347).
 
-A policy that starts from chance gives up halving before it can place: halves pay only once they are placed well. So it
-imitates first.
+Imitation comes first because halving pays only once a policy places well: a random policy would unlearn it.
 """
 
 import contextlib
@@ -37,22 +36,22 @@ _MAX_GRADIENT = 1.0
 
 @dataclass(frozen=True, config=CONFIG)
 class GroupSettings(Record):
-    """How a policy is trained."""
+    """Training settings of `ppo_columns`."""
 
-    imitation_steps: Count = 40  #: the first steps, in which plans of another solver are imitated
-    imitation_updates: Count = 25  #: of each of these
-    imitated: Count = 1024  #: decisions of the plans in an update
-    imitation_rate: Positive = 1e-3  #: learning rate of Adam meanwhile
-    tasks: Count = 16  #: played in every other step, all with equally many devices
-    episodes: Annotated[Whole, Field(ge=2)] = 32  #: of each of them
-    decisions: Count = 2048  #: of an update at most, of all that were made in a step
-    learning_rate: Positive = 5e-4  #: of Adam in these; falls linearly to 0
+    imitation_steps: Count = 40  #: number of first steps, which imitate plans of another solver
+    imitation_updates: Count = 25  #: updates per imitation step
+    imitated: Count = 1024  #: imitated decisions per update
+    imitation_rate: Positive = 1e-3  #: learning rate of imitation steps
+    tasks: Count = 16  #: tasks played per later step, all with equally many devices
+    episodes: Annotated[Whole, Field(ge=2)] = 32  #: episodes per task
+    decisions: Count = 2048  #: maximum number of decisions per update
+    learning_rate: Positive = 5e-4  #: learning rate of later steps; falls linearly to 0
 
 
 class GroupLearner(Learner):
-    """Nothing but the network and its optimiser is carried over from step to step.
+    """Trains a `SetNetwork` by imitation, then by groups of episodes. Only network and optimiser outlive a step.
 
-    Every placement of a played episode counts as a query; what the teacher, whose plans are imitated, asks does not.
+    Every placement of a played episode counts as a query; queries of the imitated teacher do not.
     """
 
     network: SetNetwork
@@ -76,7 +75,7 @@ class GroupLearner(Learner):
         self._examples: dict[int, Decisions] = {}
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Imitate, or play and learn from it."""
+        """Imitate the teacher, or play episodes and learn from them."""
         # Numbers of devices take turns.
         alike = sorted(self._alike)
         devices = alike[number % len(alike)]
@@ -100,7 +99,7 @@ class GroupLearner(Learner):
         return {"imitation_loss": float(np.mean(losses))}
 
     def _examples_of(self, devices: int) -> Decisions:
-        """Return the decisions that lead to the teacher's plans of tasks with so many devices, all in one."""
+        """Return the decisions that lead to the teacher's plans of all tasks with so many devices."""
         if devices not in self._examples:
             found: list[Decisions] = []
             for position in self._alike[devices]:

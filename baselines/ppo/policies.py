@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 
 
 class SetFeatures(BaseFeaturesExtractor):
-    """Scores of all actions and the value as features, which the policy below only takes apart."""
+    """Scores of all actions and the value as features, which `SetPolicy` only separates."""
 
     def __init__(self, space: spaces.Dict, network: SetNetwork | None = None) -> None:
         super().__init__(space, features_dim=spaces.flatdim(space["action_mask"]) + 1)
@@ -43,7 +43,7 @@ class _Columns(nn.Module):
 
 
 class SetPolicy(MaskableMultiInputActorCriticPolicy):
-    """For `MaskablePPO` of sb3-contrib: a policy that has no layers but those of a network, given or new."""
+    """A policy for `MaskablePPO` of sb3-contrib whose only layers are those of a `SetNetwork`, given or new."""
 
     def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
         layers = {

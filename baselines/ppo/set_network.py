@@ -1,4 +1,4 @@
-"""SetNetwork: scores every action of an environment, and treats devices as a set; in torch, and in NumPy."""
+"""SetNetwork: scores the actions of an environment, treating devices as a set, in torch and in NumPy."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -41,15 +41,15 @@ _SHARES_OF = {
 class SetNetwork(nn.Module):
     """Scores actions and estimates the return, from timed observations of TableWise, ColumnWise or AnyWise.
 
-    Every device goes through one encoder: what it holds, and what it computes now and with the next shard. The scene is
-    the mean over devices, the next shard, and what is left to place. One more network scores each device in the scene.
-    So devices that change places change scores with each other, and any number of devices and tables will do. A shard
-    of several holders is worth on them what it is on the worst of them.
+    One encoder reads each device: its load, and its compute now and with the next shard. The scene is the mean over
+    devices, the next shard, and what is left to place. Another network scores each device in the scene. The network is
+    therefore equivariant to the order of devices, and handles any number of devices and tables. A shard with several
+    holders scores as much as on the worst of them.
 
     Args:
         every_kind: whether it plays `ShardGym/AnyWise-v0`, whose last three actions halve, cut rows and replicate. The
-            scene then has the maximum over devices, too, the number of devices, how many of them hold the shard, and
-            how many of its rows; and shares of all tables are told as multiples of an even share.
+            scene then also has the maximum over devices, the number of devices, how many hold the shard, and how many
+            of its rows; shares of all tables become multiples of an even share.
     """
 
     #: True when it was trained where shards may be halved; the last action of `ShardGym/ColumnWise-v0` does.
@@ -74,7 +74,7 @@ class SetNetwork(nn.Module):
 
     @property
     def num_cuts(self) -> int:
-        """How many actions that cut or replicate are scored, see `kind_rules.py`."""
+        """Number of actions that cut or replicate, see `kind_rules.py`."""
         return REPLICATE + 1 if self.every_kind else HALVE + 1
 
     def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -83,11 +83,11 @@ class SetNetwork(nn.Module):
         return self._score(scene, devices, seen), self.value(scene)
 
     def scores(self, seen: Mapping[str, Tensor]) -> Tensor:
-        """Return the scores alone."""
+        """Return only the scores."""
         return self._score(*self._look(seen), seen)
 
     def _look(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the scene, shape (N, S), and what every device is like, shape (N, D, 64)."""
+        """Return encodings of the scene, shape (N, S), and of every device, shape (N, D, 64)."""
         num_devices = seen["devices"].shape[1] // _PER_DEVICE["devices"]
         features = [seen[name].reshape(-1, num_devices, width) for name, width in _PER_DEVICE.items()]
         exists = features[0][:, :, :1]
@@ -129,12 +129,12 @@ class SetNetwork(nn.Module):
 
 
 def _log_devices(count: Tensor) -> Tensor:
-    """Return a feature of a number of devices, about 1 for 256 of them."""
+    """Return a logarithmic feature of the number of devices, about 1 for 256."""
     return torch.log2(count) / 8
 
 
 def _rows_by_holders(holders: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
-    """Yield each number of several holders with the places where it is, of numbers to rounding, shape (n,)."""
+    """Yield each number of holders above 1 with its positions, given numbers up to rounding, shape (n,)."""
     numbers = np.rint(holders).astype(np.int64)
     for number in np.unique(numbers[numbers > 1]).tolist():
         yield number, np.flatnonzero(numbers == number)
@@ -156,12 +156,10 @@ def observations_of(table: Floats, devices: Floats, rest: Floats) -> dict[str, T
 
 
 class ArrayScores:
-    """Scores of devices, and of what cuts or replicates; to rounding those of `SetNetwork.scores`.
+    """Scores of all actions in NumPy, equal to `SetNetwork.scores` up to rounding, from a snapshot of the weights.
 
-    The first layers of both scores are linear in what they see. So they are added up from what is known of all shards
-    before, from what is left to place, and from what the devices hold.
-
-    Changes to the weights are not seen later. `shards` are features of all that may come up, shape (S, 25).
+    The first layers are linear, so their outputs are sums of parts for shards, for what is left, and for devices; those
+    of shards are computed in advance. `shards` are features of all shards that may come up, shape (S, 25).
     """
 
     def __init__(self, network: SetNetwork, shards: Floats, num_devices: int, *, halves: bool) -> None:
@@ -188,14 +186,14 @@ class ArrayScores:
         self._of_shards = encoded @ of_table + bias
 
     def of_steps(self, shards: Ints, rest: Floats) -> Floats:
-        """Return what of the inputs of the first layers does not depend on where shards are, (n, 64) or (n, 128)."""
+        """Return the part of the first layers' outputs that placements do not change, (n, 64) or (n, 128)."""
         of_steps: Floats = self._of_shards[shards] + rest @ self._of_rest
         return of_steps
 
     def scores(self, of_steps: Floats, devices: Floats, holders: Ints | None = None) -> Floats:
-        """Return the scores of all devices, and behind them of halving, shape (n, D + 1), or of all cuts, (n, D + 3).
+        """Return the scores of devices, then of halving, shape (n, D + 1), or of all cuts, (n, D + 3).
 
-        They are quantized, see `shardgym.costs.ties`. Devices are as in `Moments`; holders are of the shards, (n,).
+        Scores are quantized, see `shardgym.costs.ties`. `devices` are as in `Moments`, `holders` those of shards, (n,).
         """
         shape = devices.shape[:2]
         if self._every_kind:

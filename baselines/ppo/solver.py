@@ -38,23 +38,22 @@ ENV_ARGUMENTS = {
 
 @dataclass(frozen=True, config=CONFIG)
 class PpoSettings(Record):
-    """How the policies are trained. In a step, every environment plays as long as the longest episode takes."""
+    """Training settings of `ppo`. In each step, every environment plays as long as the longest episode takes."""
 
     num_envs: Count = 64  #: environments that are played at once
-    epochs: Count = 4  #: how often the updates of a step see what was played
-    minibatches: Count = 8  #: updates of an epoch; must divide `num_envs`
-    learning_rate: Positive = 1e-3  #: of Adam; falls linearly to 0
-    #: Of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
+    epochs: Count = 4  #: epochs per step
+    minibatches: Count = 8  #: updates per epoch; must divide `num_envs`
+    learning_rate: Positive = 1e-3  #: learning rate of Adam; falls linearly to 0
+    #: Lambda of generalised advantage estimation. Episodes always end, so rewards are not discounted.
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     entropy: Weight = 0.0  #: weight of the entropy bonus
-    #: Return of an episode that ends without a plan, in reference costs of the task; negative. A plan as good as that
-    #: of a simple rule earns -1.
+    #: Return of an episode without a plan, negative, in the task's reference costs. The reference plan earns -1.
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
 @dataclass(frozen=True, config=CONFIG)
 class AnySettings(GroupSettings):
-    """How `ppo_any` is trained: few updates a step, as numbers of devices take turns, and they forget each other."""
+    """Training settings of `ppo_any`: few updates per step, because steps alternate between numbers of devices."""
 
     imitation_steps: Count = 480
     imitation_updates: Count = 10
@@ -66,9 +65,9 @@ class AnySettings(GroupSettings):
 
 
 class PpoLearner(Learner):
-    """Every step starts new episodes, so that nothing but the network and its optimiser is carried over.
+    """Trains a `SetNetwork` by MaskablePPO. Every step starts new episodes: only network and optimiser outlive it.
 
-    Every placement that is rewarded counts as a query.
+    Every rewarded placement counts as a query.
 
     Raises:
         MissingDependencyError: the extra `rl` is not installed.
@@ -148,27 +147,26 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 class SetPolicySolver(LearnedSolver[SetNetwork]):
-    """Plays the game of an environment with a policy that sees devices as a set.
+    """Plays an environment with a policy that treats devices as a set.
 
-    Tables come in descending order of columns times pooling factor, and observations have times: what each device
-    computes now and with the next table. Invalid actions are masked. So the oracle is asked while solving, too, for
-    every device at every step. It must be additive, as "simulator" and "roofline" are.
+    Tables come in descending order of columns times pooling factor. Observations are timed: they have the compute of
+    each device now and with the next table. Solving therefore queries the oracle for every device at every step; it
+    must be additive, such as "simulator" and "roofline". Invalid actions are masked.
 
     See `LearnedSolver` for arguments, fitting and files.
     """
 
-    episodes: ClassVar[int] = 1  #: that are played at once when solving; the cheapest plan by the oracle is taken
+    episodes: ClassVar[int] = 1  #: episodes to play when solving, the cheapest plan of which is returned
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
-        """See `LearnedSolver`; what environments show has a scale of its own."""
+        """See `LearnedSolver`; `scale` is ignored, as observations are scaled already."""
         del scale
         return SetNetwork()
 
     def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the cheapest plan of `episodes`; in the first one the valid action with the highest score always wins.
+        """Return the cheapest plan of `episodes`, the first of which always takes the action with the highest score.
 
-        A policy that halves shards plays again with the largest tables first, where all get stuck: small ones then fill
-        what is left.
+        If all episodes get stuck, a policy that halves shards plays again with the largest tables first.
         """
         orders = (ORDER, "size") if network.halves else (ORDER,)
         splits = (MOST_SPLITS if network.every_kind else MAX_SPLITS) if network.halves else None
@@ -181,7 +179,7 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
         raise NoFeasiblePlanError(f"{self.name}: {stuck}") from None
 
     def check_ready(self, cost: CostModel) -> None:
-        """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
+        """See `LearnedSolver`; also raises `InputError` if the oracle is not additive."""
         super().check_ready(cost)
         additive_costs(cost, self.name)
 
@@ -189,8 +187,7 @@ class SetPolicySolver(LearnedSolver[SetNetwork]):
 class Ppo(SetPolicySolver):
     """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) that plays `ShardGym/TableWise-v0`.
 
-    Solving plays one episode; the valid action with the highest score always wins. Fitting needs the extra `rl`,
-    solving does not. See `PpoSettings` for the settings.
+    Solving plays one greedy episode. Fitting needs the extra `rl`, solving does not. Settings: `PpoSettings`.
     """
 
     name: ClassVar[str] = "ppo"
@@ -201,11 +198,10 @@ class Ppo(SetPolicySolver):
 
 
 class PpoColumns(SetPolicySolver):
-    """A policy that plays `ShardGym/ColumnWise-v0`, where it may halve shards; see `GroupLearner` for its training.
+    """A policy that plays `ShardGym/ColumnWise-v0`, where it may halve shards; `GroupLearner` trains it.
 
-    Solving plays 16 episodes at once. In all but the first one actions are drawn; the plan that the oracle says is the
-    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first. See
-    `GroupSettings` for the settings.
+    Solving plays 16 episodes at once, the first greedily and the others with sampled actions, and returns the cheapest
+    plan by the oracle. If all get stuck, it plays again with the largest tables first. Settings: `GroupSettings`.
     """
 
     name: ClassVar[str] = "ppo_columns"
@@ -222,8 +218,7 @@ class PpoColumns(SetPolicySolver):
 class PpoAny(SetPolicySolver):
     """A policy that plays `ShardGym/AnyWise-v0`: it may also cut shards by rows, and replicate tables.
 
-    It is trained as `PpoColumns` is, but imitates `neuroshard_plus`, and solves likewise. See `AnySettings` for the
-    settings.
+    It trains and solves as `PpoColumns` does, but imitates `neuroshard_plus`. Settings: `AnySettings`.
     """
 
     name: ClassVar[str] = "ppo_any"

@@ -1,4 +1,4 @@
-"""RecShard's local search: which device holds which tables, and which of their rows are in its memory."""
+"""RecShard's local search over the tables of each device, and over the rows in its memory."""
 
 import functools
 import itertools
@@ -42,10 +42,9 @@ class _Change(NamedTuple):
 
 
 class Search:
-    """Assignments of tables to devices, each with the splits that suit it best.
+    """Local search over assignments of tables to devices, each with its best splits.
 
-    Memory of a device goes to its own tables, so that a change costs two sums and the prices of two devices and of one
-    exchange.
+    Only a device's own tables share its memory, so pricing a change takes two devices and one exchange.
     """
 
     def __init__(
@@ -120,9 +119,9 @@ class Search:
         return ShardingPlan.of(self._task, shards)
 
     def greedy(self) -> list[int] | None:
-        """Return the longest tables first, each on the device that takes least by then, in its fastest split.
+        """Place the longest tables first, in their fastest splits, each on the device with the least time so far.
 
-        Only the room that tables need at least is counted. None where that fails.
+        Counts only the memory that tables need at least. Returns None if that fails.
         """
         task = self._task
         topology = task.topology
@@ -147,7 +146,7 @@ class Search:
         return devices
 
     def improve(self, budget: Budget) -> None:
-        """Move tables of the slowest device, or swap them with others, as long as that makes the plan cheaper."""
+        """Move or swap tables of the slowest device as long as that makes the plan cheaper."""
         left = _MOST_SWAPS
         while left > 0 and self._best is not None:
             tried = self._try_changes(self._best, left, budget)
@@ -179,7 +178,7 @@ class Search:
     def _changed_ms(
         self, slowest: int, targets: list[int], pairs: list[tuple[_Filled, _Filled]], sums: Floats, compute_ms: Floats
     ) -> list[float]:
-        """Return what plans take in which two devices hold something else."""
+        """Return the costs of plans in which two devices hold something else."""
         if not pairs:
             return []
         rows = np.arange(len(pairs))
@@ -204,7 +203,7 @@ class Search:
     def _after(
         self, devices: Sequence[int], filled: Sequence[_Filled], slowest: int, change: _Change
     ) -> tuple[_Filled, _Filled] | None:
-        """Return what the slowest device and the other one hold after a change; None where memory is exceeded."""
+        """Fill the slowest device and the other one after a change; None if memory does not suffice."""
         changed = np.array(_changed(devices, slowest, change))
         here = self._fill(slowest, np.flatnonzero(changed == slowest))
         there = None if here is None else self._fill(change.target, np.flatnonzero(changed == change.target))
@@ -214,7 +213,7 @@ class Search:
         return (here, there) if self._others_have_room(now) else None
 
     def _fill_all(self, devices: Sequence[int]) -> list[_Filled] | None:
-        """Return what devices hold in an assignment; None where one of the memories is exceeded."""
+        """Fill all devices of an assignment; None if memory does not suffice."""
         held = np.array(devices)
         found = []
         for device in range(self._task.num_devices):

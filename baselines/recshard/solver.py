@@ -1,4 +1,4 @@
-"""RecShard as a solver, and its mixed-integer program: a device for every table, and how much of it is there."""
+"""RecShard as a solver, and its mixed-integer program for the device and the split of every table."""
 
 import contextlib
 import itertools
@@ -31,11 +31,11 @@ _NODES = 200
 def assign(
     task: ShardingTask, splits: Sequence[Sequence[Split]], column_ms: float, *, time_limit_s: float
 ) -> list[int] | None:
-    """Return a device for every table so that the slowest device takes least; None where no solution was found.
+    """Return a device for every table that minimises the slowest device's time; None if no solution was found.
 
-    A table is on one device. Of its splits any mixture may be chosen: they save less and less per byte, so that a
-    mixture of two that follow each other is the cheapest for its bytes, and needs no whole number. Memory of devices
-    and hosts is obeyed. `column_ms` is what a device takes to exchange one column.
+    Tables stay on one device, within the memory of devices and hosts. The program mixes a table's splits without
+    integers: because their savings per byte fall, mixtures of adjacent splits are optimal. `column_ms` is the time of a
+    device to exchange one column.
     """
     devices = range(task.num_devices)
     topology = task.topology
@@ -87,41 +87,40 @@ def _some(splits: Sequence[Split]) -> list[Split]:
 
 
 class RecShard(IncumbentSearch):
-    """Puts each table on one device, and of each the popular rows into its memory, the others into the host's.
+    """Places each table on one device, with popular rows in device memory and the others in host memory.
 
-    Of the paper (Sethi et al., "RecShard: Statistical Feature-Based Memory Optimization for Industry-Scale Neural
-    Recommendation", ASPLOS 2022), of which its abstract is known here and no code: rows are split by their frequencies
-    over memory tiers, with the bandwidth of each, by one mixed-integer program over all tables and devices, so that the
-    slowest device is fastest. The rest is ours:
+    RecShard (Sethi et al., "RecShard: Statistical Feature-Based Memory Optimization for Industry-Scale Neural
+    Recommendation", ASPLOS 2022) splits rows by frequency over memory tiers. One mixed-integer program over all tables
+    and devices minimises the slowest device's time by the bandwidth of each tier. We know only the paper's abstract,
+    and no code; the rest is our own:
 
-    - What a split takes, the oracle says; not bytes over bandwidth. Each table has some 30 splits, of which those are
-      kept that save the most time per byte (`neuroshard/row_splits.py`).
-    - The program mixes splits freely (`assign`). On each device, memory then goes to where it saves the most time.
-    - Tables are moved and swapped between devices as long as that makes the plan cheaper.
-    - Where rows are ordered by frequency, a table is cut: popular rows have kernel `fused`, the others `fused_uvm`.
-      Elsewhere the paper remaps rows; here the table has kernel `fused_uvm_caching`, with a cache of as many rows.
+    - The oracle prices splits, not bytes over bandwidth. Each table has some 30 splits, of which the solver keeps those
+      that save the most time per byte (`neuroshard/row_splits.py`).
+    - The program mixes splits freely (`assign`). Each device then spends memory where it saves the most time.
+    - A local search moves and swaps tables between devices as long as that makes the plan cheaper.
+    - If rows are ordered by frequency, tables are cut: popular rows have kernel `fused`, the others `fused_uvm`.
+      Otherwise, where the paper remaps rows, the table has kernel `fused_uvm_caching` with a cache of as many rows.
 
-    With an oracle that prices no memory of hosts, or where there is none, all rows are in the memory of devices. The
-    paper's third tier, SSDs, is left out.
+    All rows stay in device memory if hosts have none or the oracle does not price it. There is no SSD tier.
 
     Args:
-        row_cuts: whether tables may be cut by rows. TorchRec has one kernel for each table: without cuts, plans can be
-            exported to it.
+        row_cuts: whether tables may be cut by rows. Without cuts, plans can be exported to TorchRec, which has one
+            kernel per table.
     """
 
     def __init__(self, *, row_cuts: bool = True) -> None:
         self.row_cuts = row_cuts
 
     def check_ready(self, cost: CostModel) -> None:
-        """Raise `InputError` where the cost does not add up over shards."""
+        """Raise `InputError` if the cost is not additive."""
         additive_costs(cost, "recshard")
 
     def check_task(self, task: ShardingTask, cost: CostModel) -> None:
-        """See `IncumbentSearch`; rows may be in the memory of hosts."""
+        """See `IncumbentSearch`; rows may be in host memory."""
         check_possible(task, in_host=_in_host(task, cost))
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """See `IncumbentSearch`; nothing is drawn."""
+        """See `IncumbentSearch`; deterministic."""
         del start
         task = run.task
         budget = run.budget

@@ -30,22 +30,21 @@ _DAMPING = 1e-4
 
 
 class LoadFeatures(NamedTuple):
-    """What a greedy rule by the cost network says of tables and devices.
+    """Features from a greedy rule by the cost network.
 
-    It takes tables in descending predicted cost, each alone on a device, and puts each on the device with the least
-    added cost. Times are shares of the mean device's.
+    The rule places tables in descending order of predicted cost alone, each on the device with the least added cost.
+    Times are relative to the mean device.
     """
 
-    tables: Tensor  #: what each table takes in `DEVICE_PHASES`, shape (B, T, 3)
-    devices: Tensor  #: what each device takes in the end, less the mean over devices, shape (B, D, 3)
-    #: How far a device is ahead of the least loaded one when it is a table's turn, as a share and in costs of the
-    #: table, and 1 where the table goes, shape (B, T, D, 3).
+    tables: Tensor  #: times of each table in `DEVICE_PHASES`, shape (B, T, 3)
+    devices: Tensor  #: final times of each device minus the mean over devices, shape (B, D, 3)
+    #: Lead over the least loaded device, as a share and in the table's costs, and 1 on its device, shape (B, T, D, 3).
     pairs: Tensor
 
 
 @torch.no_grad()
 def load_features(cost: CostNetwork, batch: TaskBatch) -> LoadFeatures:
-    """Return the features of tasks by a cost network, to which no gradient goes back."""
+    """Return the features of tasks by a cost network, without gradients."""
     exists = batch.table_mask[..., None]
     latents = cost.encoder(batch.features) * exists
     # An untrained network may say less than nothing.
@@ -76,11 +75,11 @@ def load_features(cost: CostNetwork, batch: TaskBatch) -> LoadFeatures:
 class SurrogateNetwork(nn.Module):
     """Predicts the surrogate cost of every table on every device.
 
-    As in the paper (appendix B.2), tables go through DreamShard's encoder, and devices have a sinusoidal encoding, so
-    that those that are alike get different costs. The released code has an output for each device instead, which fixes
-    their number. What else there is to place is told by the mean of the encoded tables and by `LoadFeatures`. Without
-    these, tables that are alike would all go to one device. Where the greedy rule puts a table, its cost is lower by 1
-    from the start, so that the layers learn what to change in that rule's plan.
+    As in the paper (appendix B.2), DreamShard's encoder reads tables, and a sinusoidal encoding of devices gives equal
+    devices different costs. The released code has one output per device instead, which fixes their number. The mean of
+    the encoded tables and `LoadFeatures` describe the other tables; without these, similar tables would all go to one
+    device. A table's cost is lower by 1 on the device that the greedy rule chooses, so that the layers learn changes to
+    that rule's plan.
     """
 
     def __init__(self, scale: FeatureScale) -> None:
@@ -129,17 +128,17 @@ class SurCoNetwork(nn.Module):
         return self.surrogate(batch, load_features(self.cost, batch))  # type: ignore[no-any-return]
 
     def latents(self, batch: TaskBatch) -> Tensor:
-        """Return the tables as the cost network adds them up, zeros where padded, shape (B, T, 32)."""
+        """Return the cost network's latents of tables, zeros where padded, shape (B, T, 32)."""
         latents: Tensor = self.cost.encoder(batch.features) * batch.table_mask[..., None]
         return latents
 
     def log_ms(self, batch: TaskBatch, latents: Tensor, assignment: Tensor) -> Tensor:
-        """Return the logarithm of what plans cost by the cost network, with soft maxima over devices, shape (B,).
+        """Return the logarithm of plans' costs by the cost network, with soft maxima over devices, shape (B,).
 
-        The three heads are added up for the slowest device. The forward exchange, which has no head, waits for it and
-        then takes as long as the backward exchange. The overall head of DreamShard would see the largest latents over
-        devices alone, so that few tables had a gradient, and it ranks good plans worse. The assignment is the share of
-        every table on every device, shape (B, T, D).
+        The cost sums the three heads of the slowest device. The forward exchange, which has no head, follows it and
+        takes as long as the backward exchange. DreamShard's overall head takes maxima of latents over devices, which
+        gives few tables a gradient, and ranks good plans worse. `assignment` is the share of every table on every
+        device, shape (B, T, D).
         """
         phases = self.cost.device_ms(torch.einsum("btd,btk->bdk", assignment, latents))
         # An untrained network may say less than nothing.
@@ -156,7 +155,7 @@ class Assignment(NamedTuple):
     """A relaxed assignment and its rounding."""
 
     soft: Tensor  #: share of every table on every device, with gradients, shape (B, T, D)
-    devices: Tensor  #: where the priced costs are lowest; may exceed memory by about a table per device, shape (B, T)
+    devices: Tensor  #: devices with the lowest priced costs; may exceed memory by about a table each, shape (B, T)
 
 
 def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
@@ -165,11 +164,10 @@ def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
         minimise  sum over t, d of  costs[t, d] x[t, d] + temperature x[t, d] log x[t, d]
         subject to  sum over d of x[t, d] = 1  and  sum over t of bytes[t] x[t, d] <= memory[d].
 
-    With a price per device for memory, which is 0 where there is room, the solution is a softmax over devices of minus
-    the priced costs. The prices are found by Newton's method on the dual problem. Gradients are those of the solution
-    (implicit differentiation): one more Newton step, in which the costs are differentiable, changes the prices as the
-    constraints ask for. Costs have shape (B, T, D). The temperature is the weight of the entropy: the linear program
-    itself would have no gradient almost everywhere.
+    Given a price of memory per device, 0 where there is room, the solution is a softmax over devices of minus the
+    priced costs. Newton's method on the dual problem finds the prices. Gradients are those of the solution, by implicit
+    differentiation: one more, differentiable Newton step updates the prices. Costs have shape (B, T, D). The entropy
+    makes gradients useful: those of the linear program are 0 almost everywhere.
     """
     scaled = (costs / temperature).masked_fill(~batch.device_mask[:, None], torch.inf)
     # Shares of each device's memory; padded tables and devices have none.
@@ -193,13 +191,13 @@ def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
 
 
 def _solution(scaled: Tensor, shares: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the relaxed assignment under prices, and by how much of its memory every device is over, (B, D)."""
+    """Return the relaxed assignment under prices, and every device's overflow as a share of its memory, (B, D)."""
     soft = torch.softmax(-(scaled + shares * prices[:, None]), dim=-1)
     return soft, (shares * soft).sum(dim=1) - 1.0
 
 
 def _newton_step(soft: Tensor, shares: Tensor, excess: Tensor, active: Tensor) -> Tensor:
-    """Return the change of the prices of active devices after which these are just full, shape (B, D)."""
+    """Return the change of prices after which active devices are exactly full, shape (B, D)."""
     # Minus the derivative of the excess by the prices.
     held = shares * soft
     slope = torch.diag_embed((shares * held).sum(dim=1)) - held.transpose(1, 2) @ held
@@ -211,6 +209,6 @@ def _newton_step(soft: Tensor, shares: Tensor, excess: Tensor, active: Tensor) -
 
 
 def straight_through(assignment: Assignment) -> Tensor:
-    """Return the rounded assignment as 0 and 1 with the gradients of the relaxed one, shape (B, T, D)."""
+    """Return the rounded assignment, 0 or 1, with gradients of the relaxed one, shape (B, T, D)."""
     hard = torch.nn.functional.one_hot(assignment.devices, assignment.soft.shape[-1])
     return assignment.soft + (hard - assignment.soft).detach()

@@ -1,4 +1,4 @@
-"""SurCo as a solver, and how it learns: collect costs, fit the cost network, improve the surrogate network, again."""
+"""SurCo as a solver, and its training in rounds: collect costs, fit the cost network, improve the surrogate network."""
 
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -26,27 +26,27 @@ from shardgym.tasks.task import ShardingTask
 
 @dataclass(frozen=True, config=CONFIG)
 class SurCoSettings(Record):
-    """How SurCo is trained and how it solves. A round collects costs, fits the cost network, and updates the other."""
+    """Settings of training and solving. A round collects costs, fits the cost network, and updates the other."""
 
     #: `prior` takes the predicted surrogate costs; `zero` starts from random ones and improves them for every task;
     #: `hybrid` improves the predicted ones.
     variant: Literal["prior", "zero", "hybrid"] = "hybrid"
     temperature: Positive = 0.1  #: weight of the entropy in the relaxed assignment
     zero_steps: Count = 60  #: gradient steps on the surrogate costs of a task (released code: 20)
-    zero_learning_rate: Positive = 0.05  #: of their Adam; falls linearly to 0 (released code: 0.05 throughout)
+    zero_learning_rate: Positive = 0.05  #: their learning rate; falls linearly to 0 (released code: 0.05 throughout)
     #: Random costs of `zero`, or predicted ones of `hybrid` with noise, that are improved (released code: 1).
     starts: Count = 16
-    surrogate_updates: Count = 10  #: of a round; a step of training is one of them (released code: 10)
-    update_tasks: Count = 20  #: tasks of one of them (released code: 20)
-    collected_tasks: Count = 64  #: tasks of a round that plans are priced for (released code: 10)
-    cost_updates: Count = 300  #: of a round (released code: 300)
-    cost_batch: Count = 64  #: plans of a cost update (released code: 64)
-    learning_rate: Positive = 3e-3  #: of the cost network's Adam; falls linearly to 0 (paper: 5e-4)
-    surrogate_learning_rate: Positive = 1e-2  #: likewise of the surrogate network's (paper: 5e-4)
+    surrogate_updates: Count = 10  #: surrogate updates per round, each a training step (released code: 10)
+    update_tasks: Count = 20  #: tasks per surrogate update (released code: 20)
+    collected_tasks: Count = 64  #: tasks per round to price plans for (released code: 10)
+    cost_updates: Count = 300  #: updates of the cost network per round (released code: 300)
+    cost_batch: Count = 64  #: plans per cost update (released code: 64)
+    learning_rate: Positive = 3e-3  #: learning rate of the cost network; falls linearly to 0 (paper: 5e-4)
+    surrogate_learning_rate: Positive = 1e-2  #: likewise for the surrogate network (paper: 5e-4)
 
 
 class Improved(NamedTuple):
-    """The best surrogate costs that gradient steps led to."""
+    """The best surrogate costs found by gradient steps."""
 
     costs: Tensor  #: shape (B, T, D)
     log_ms: Tensor  #: the estimate of the rounded assignment by these, shape (B,)
@@ -112,11 +112,13 @@ _SCALE = 1000.0
 
 
 def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
-    """Return the devices of whole tables, (T,), that minimise added costs within the memory of every device.
+    """Return the devices of whole tables, (T,), that minimise the sum of costs, (T, D), within the devices' memory.
 
-    Costs are of every table on every device, any finite numbers, shape (T, D); they are quantized, see
-    `shardgym.costs.ties`. HiGHS proves the optimum, unless the search tree gets too large first. Without any, or when
-    none is found, it raises `NoFeasiblePlanError`.
+    Costs are finite, and are quantized, see `shardgym.costs.ties`. HiGHS proves the optimum unless the search tree gets
+    too large.
+
+    Raises:
+        NoFeasiblePlanError: there is no solution, or HiGHS found none.
     """
     tables = task.num_tables
     devices = task.num_devices
@@ -157,27 +159,25 @@ def _fits(assigned: Ints, sizes: Ints, memory: Ints) -> bool:
 class SurCo(LearnedSolver[SurCoNetwork]):
     """SurCo (Ferber et al., ICML 2023): learned linear costs whose cheapest assignment is the plan.
 
-    A surrogate cost stands for every table on every device, and the plan is the assignment of whole tables with the
-    least added costs that fits into memory. The surrogate costs are chosen so that this plan is a good one by a
-    differentiable estimate, DreamShard's cost network: its gradient goes back through the assignment. Solving asks no
-    oracle.
+    Every table has a surrogate cost on every device. The plan is the assignment of whole tables with the least total
+    surrogate cost that fits into memory. Training and gradient steps choose surrogate costs whose plan is good by a
+    differentiable estimate, DreamShard's cost network, through the assignment. Solving does not query the oracle.
 
-    Where it differs from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
+    Differences from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
 
-    - The relaxed assignment has an entropy term and exact gradients in torch; the paper differentiates a quadratic
-      program by CVXPYLayers.
-    - Gradients reach the surrogate costs in every variant (`straight_through`). In the released `zero` and `hybrid`
-      there are none, so that the plan is that of the costs that they started with.
-    - The assignment that was trained is deployed. The released `prior` adds squared loads of devices when it deploys.
+    - The relaxed assignment has an entropy term and exact gradients in torch. The paper differentiates a quadratic
+      program with CVXPYLayers.
+    - Gradients reach the surrogate costs in every variant (`straight_through`). The released `zero` and `hybrid` have
+      none, so their plans follow from the initial costs.
+    - Solving uses the same assignment as training. The released `prior` adds squared device loads when solving.
     - The estimate is that of the slowest device by the cost network's three heads; see `SurCoNetwork.log_ms`.
-    - The surrogate network is trained on the relaxed assignment: the gradients of the rounded one hold at one corner.
+    - The surrogate network is trained on the relaxed assignment, because rounded gradients hold at one corner only.
     - Predicted surrogate costs are centred and scaled for each task, which changes no plan.
-    - Devices may stay empty; the released code demands a table on each.
-    - Surrogate costs know of the other tables, and of where a greedy rule by the cost network would put each, which is
-      where balance comes from; see `SurrogateNetwork`.
-    - `zero` and `hybrid` improve several starts at once, and deploy the costs with the lowest estimate on the way. The
-      released code deploys the last costs of one start.
-    - More plans are priced, half of them what gradient steps lead to. Learning rates are higher.
+    - Devices may stay empty; the released code requires a table on each.
+    - Surrogate costs depend on the other tables and on the plan of a greedy rule, for balance; see `SurrogateNetwork`.
+    - `zero` and `hybrid` improve several starts at once, and use the costs with the lowest estimate on the way. The
+      released code uses the last costs of one start.
+    - Training prices more plans, half of them after gradient steps, and has higher learning rates.
 
     See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
     network alone.
@@ -194,7 +194,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
     settings: SurCoSettings
 
     def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the cheapest assignment by surrogate costs; `cost` is not asked."""
+        """Return the cheapest assignment by surrogate costs; `cost` is not queried."""
         del cost
         batch = TaskBatch.of([task])
         if self.settings.variant == "prior":

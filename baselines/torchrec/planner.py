@@ -1,4 +1,4 @@
-"""TorchRec's planner and estimators on a task: the real ones, asked so that they see the same problem.
+"""TorchRec's own planner and estimators on a task, configured to plan the same problem.
 
 Importing this module imports TorchRec.
 """
@@ -37,19 +37,18 @@ def plan_with_torchrec(
 ) -> ShardingPlan:
     """Run `EmbeddingShardingPlanner` with its own proposers, its `GreedyPerfPartitioner` and its own estimates of time.
 
-    Three things differ from its defaults. Memory is what the task counts, weights and optimiser state; TorchRec would
-    count buffers for ids and outputs on top, and set 15 % aside. Kernels keep tables on their devices, as in all plans
-    here. Sharding types are tried in the order given; in constraints TorchRec takes them in that of a set of strings,
-    so that `PYTHONHASHSEED` would choose between plans with equal rating.
+    Three things differ from TorchRec's defaults. Memory is weights and optimiser state, as the task counts it; TorchRec
+    adds buffers for ids and outputs, and reserves 15 %. Kernels keep tables on their devices. Sharding types are tried
+    in the given order; TorchRec's constraints take them from a set of strings, so that `PYTHONHASHSEED` would choose
+    between plans with equal rating.
 
     Args:
         task: the task.
         sort_by: order of the partitioner, "storage" or "perf", largest first. TorchRec's default is "storage".
-        min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
-            that is at least this. TorchRec's default is 128.
-        sharding_types: by TorchRec's names; None for those that it tries by default, all but "grid_shard".
-        timeout_s: the planner's `timeout_seconds`, after which it proposes no more; it enumerates what there is to
-            propose before that.
+        min_partition: minimum width of a piece. The planner tries one width per table, the smallest divisor of its
+            columns that is at least this. TorchRec's default is 128.
+        sharding_types: types to try, by TorchRec's names; TorchRec's default, all but "grid_shard", when None.
+        timeout_s: the planner's `timeout_seconds`, after which it stops proposing; enumeration is not limited.
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.
@@ -85,15 +84,15 @@ def plan_with_torchrec(
 
 
 def pooling_factors(table: EmbeddingTable) -> list[float]:
-    """Return mean ids per sample, of each feature of an unpooled table; of pooled tables, which have one, of all."""
+    """Return mean ids per sample: of each feature of an unpooled table, of the only feature of a pooled one."""
     features = 1 if table.is_pooled else table.num_features
     return [table.pooling_factor / features] * features
 
 
 def with_module_names(task: ShardingTask) -> ShardingTask:
-    """Return a task with tables called t0, t1, ...: names of TorchRec's tables are parts of module paths.
+    """Return a task with tables renamed to t0, t1, ..., because names are parts of TorchRec's module paths.
 
-    Unpooled tables are in collections by width, called rows64 and so on, and pooled ones beside them in "bags".
+    Unpooled tables are in one collection per width, such as "rows64", and pooled ones beside them in "bags".
     """
     mixed = len({table.is_pooled or table.embedding_dim for table in task.tables}) > 1
     places = ["bags." if table.is_pooled else f"rows{table.embedding_dim}." for table in task.tables]
@@ -105,7 +104,7 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
 
 
 def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int | None = None) -> Topology:
-    """Return a task's devices, or the first of them, with their room for shards; see `topology_to_torchrec`."""
+    """Return all or the first devices of a task with their room for shards; see `topology_to_torchrec`."""
     count = devices or task.num_devices
     ours = task.topology
     host, domain = min(ours.devices_per_host, count), min(ours.fast_domain_size, count)
@@ -117,16 +116,12 @@ def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int 
 
 
 def batch_size_per_device(task: ShardingTask) -> int:
-    """Return the samples of one device, rounded up: TorchRec takes the same number on all of them."""
+    """Return the samples of one device, rounded up, because TorchRec has the same number on all devices."""
     return math.ceil(task.batch_size / task.num_devices)
 
 
 class TaskMemory(ShardEstimator):  # type: ignore[misc]
-    """Estimates the storage of shards as the task counts it.
-
-    Args:
-        task: of the shards, its tables named as in the model.
-    """
+    """Estimates the storage of shards as the task counts it; `task` names tables as the model does."""
 
     def __init__(self, task: ShardingTask) -> None:
         self._task = task
@@ -143,7 +138,7 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
 
 
 class _OnDevice:
-    """Offers some types of sharding in the order given, and kernels that keep tables on their devices."""
+    """Offers sharding types in the given order, with kernels that keep tables on their devices."""
 
     def __init__(self, types: Sequence[str] | None) -> None:
         super().__init__()
@@ -164,15 +159,15 @@ class _OnDevice:
 
 
 class OnDeviceBagSharder(_OnDevice, EmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """The same for pooled tables."""
+    """Sharder of pooled tables that stay on their devices."""
 
 
 class OnDeviceSharder(_OnDevice, EmbeddingCollectionSharder):  # type: ignore[misc]
-    """The same for unpooled tables."""
+    """Sharder of unpooled tables that stay on their devices."""
 
 
 class OrderedEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
-    """Tries what the sharder offers, in its order; TorchRec's leaves grids out and puts what is left into a set."""
+    """Tries the sharder's types in their order; TorchRec's enumerator drops grids and puts the others into a set."""
 
     def _filter_sharding_types(self, name: str, allowed_sharding_types: list[str], sharder_key: str = "") -> list[str]:
         del name, sharder_key

@@ -1,4 +1,4 @@
-"""TorchRec's planner as solvers: by default, with its perf-sorted partitioner, and the best of several widths."""
+"""TorchRec's planner as solvers: with its defaults, with a perf-sorted partitioner, and the best of several widths."""
 
 import dataclasses
 import math
@@ -25,15 +25,15 @@ _WIDTHS = (16, 32, 64, 128)
 class TorchRec:
     """TorchRec's `EmbeddingShardingPlanner` (1.8.0) with its defaults.
 
-    It plans by its own rating and queries no other cost. Times of records are planning times; importing TorchRec, some
-    seconds, comes before. See `plan_with_torchrec` for what is set, so that it plans the task as it is.
+    The planner uses its own rating and queries no other cost. Recorded times exclude the import of TorchRec, some
+    seconds. `plan_with_torchrec` lists the settings that differ from TorchRec's defaults.
 
     Args:
-        sharding_types: what it may choose from, by TorchRec's names, in this order; None for TorchRec's default, which
-            is all but "grid_shard". The simulator prices no replicas: `["table_wise", "column_wise"]` has none.
+        sharding_types: types to choose from, by TorchRec's names, in this order; TorchRec's default, all but
+            "grid_shard", when None. The simulator prices no replicas: `["table_wise", "column_wise"]` has none.
 
     Raises:
-        InputError: a setting is something else.
+        InputError: a setting is of another type or value.
     """
 
     sort_by: ClassVar[SortBy] = "storage"  #: order in which the partitioner places tables, largest first
@@ -58,7 +58,7 @@ class TorchRec:
     def solve(
         self, task: ShardingTask, cost: CostModel, seed: int = 0, *, time_limit_s: float | None = None
     ) -> ShardingPlan:
-        """Return TorchRec's best plan by the time limit, see `Solver`; the seed is not used."""
+        """Return TorchRec's best plan within the time limit, see `Solver`; `seed` is ignored."""
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
         check_possible(task)
         return self._plan(task, Budget(time_limit_s))
@@ -80,7 +80,7 @@ class TorchRec:
 
 
 class TorchRecPerf(TorchRec):
-    """TorchRec's planner, whose partitioner places the slowest tables first: `GreedyPerfPartitioner(SortBy.PERF)`.
+    """TorchRec's planner with a partitioner that places the slowest tables first, `GreedyPerfPartitioner(SortBy.PERF)`.
 
     Args:
         sharding_types: as in `TorchRec`.
@@ -90,13 +90,13 @@ class TorchRecPerf(TorchRec):
 
 
 class TorchRecColumns(TorchRec):
-    """The best by TorchRec's rating of its plans with least widths of 16, 32, 64 and 128.
+    """The best by TorchRec's rating of its plans with minimum widths of 16, 32, 64 and 128.
 
-    This is what somebody can get out of the planner who tries its settings. Its partitioner orders by perf, and by
-    storage where that finds no plan. Widths of one table are still all the same.
+    This shows what tuning the planner's settings can reach. The partitioner orders by perf, or by storage if that finds
+    no plan. All pieces of one table still have the same width.
 
-    The cost `torchrec_rating` chooses among them, so a task that it refuses is refused: one with tables of several
-    precisions, with optimisers or features of their own, or with weighted ids.
+    The cost `torchrec_rating` chooses among the plans, so the solver refuses the tasks that this cost refuses: those
+    with several precisions, with per-table optimisers or features, or with weighted ids.
 
     Args:
         sharding_types: as in `TorchRec`.

@@ -19,17 +19,16 @@ _PLANS_IN_HURRY = 20
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How widely to search; the defaults are the published constants (`neurosharder.py`, `shard`).
+    """Constants of the search, by default the published ones (`neurosharder.py`, `shard`).
 
     Raises:
         InputError: a value is not an integer in range.
     """
 
-    beam_width: int = 3  #: column plans kept from level to level, K in the paper
-    candidates: int = 10  #: shards tried by size and as many by compute, N in the paper
-    levels: int = 10  #: column cuts of one plan at most, L in the paper
-    #: Limits of a device's width tried for every column plan, M in the paper; with 0 there is one placement without a
-    #: limit.
+    beam_width: int = 3  #: column plans kept per level, K in the paper
+    candidates: int = 10  #: shards tried by size, and as many by compute, N in the paper
+    levels: int = 10  #: maximum number of column cuts per plan, L in the paper
+    #: Number of limits on devices' widths per column plan, M in the paper; 0 for no limit.
     grid: int = 11
 
     def __post_init__(self) -> None:
@@ -37,9 +36,9 @@ class SearchSettings:
             check_int(field.name, getattr(self, field.name), 0 if field.name in ("levels", "grid") else 1)
 
     def scales(self) -> Floats:
-        """Return the grid, as multiples of the mean width: 1.00, 1.05, ..., 1.50 as published.
+        """Return the grid as multiples of the mean width, by default 1.00, 1.05, ..., 1.50; 1.00 if M = 1.
 
-        With M = 1 it is 1.00 alone, with M = 0 infinity.
+        M = 0 gives infinity.
         """
         if self.grid == 0:
             return np.array([np.inf])
@@ -50,18 +49,18 @@ class SearchSettings:
 class BeamSearch:
     """Halves the columns of one more shard per level and keeps the best column plans.
 
-    A column plan is an array of its shards: in the task's order, second halves appended as they are cut.
+    A column plan is an array of shards in the task's order, with second halves appended as they are cut.
 
-    Follows NeuroShard (`neurosharder.py`, `shard`), with what is arbitrary there settled: among shards of equal size or
-    compute the later ones are candidates and are placed first; among column plans of equal cost the first found stays.
+    The search follows NeuroShard (`neurosharder.py`, `shard`) and settles its arbitrary ties: among shards of equal
+    size or compute, later ones are candidates and are placed first; among column plans of equal cost, the first stays.
 
     Args:
-        inner: places column plans.
-        settings: constants.
-        incumbent: updated with every better plan.
+        inner: the inner search, which places column plans.
+        settings: constants of the search.
+        incumbent: best plan so far, updated with every better plan.
         hurry: whether time is limited, so that good plans should be found early.
         crowded: whether plans fail for lack of memory. Column plans without a placement are then ordered by their
-            largest shard, and devices may get as wide as they like where no value of the grid leads to a plan.
+            largest shard, and widths are unlimited if no value of the grid leads to a plan.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class BeamSearch:
             self._max_columns = np.append(self._max_columns, np.inf)
 
     def run(self, start: Ints) -> None:
-        """Search from a column plan, shape (n,), or until `OutOfTime`."""
+        """Search from a column plan, shape (n,); raises `OutOfTime` when the budget is spent."""
         beam = start[None]
         self._score(beam)
         for _ in range(self._settings.levels):

@@ -1,4 +1,4 @@
-"""Device sets: what one device may hold, each priced once however often the search comes across it, and by what."""
+"""Device sets: sets of shards on one device, each priced only once, and how costs price them."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _MOST_KEPT = 200_000
 
 
 class SetTable(NamedTuple):
-    """Sets by number, and what compiled code needs to add more."""
+    """Sets by number, and the hash table that compiled code needs to add more."""
 
     #: An open hash table: key and number of the set in each slot, or 0 where there is none; a power of 2 of them, twice
     #: the capacity at least; shape (S, 2).
     slots: Ints
-    keys: Ints  #: of each set, shape (capacity,)
-    parents: Ints  #: which set each is made of, shape (capacity,)
-    added: Ints  #: and which shard, shape (capacity,)
-    sums: Floats  #: added vectors of each set's shards, shape (capacity, V)
-    passes_ms: Floats  #: forward and backward compute of each set that is priced, quantized, shape (capacity, 2)
-    #: Their sum, by which shards are placed, shape (capacity,); of a set that is not priced yet, that of its parent and
-    #: of the shard alone.
+    keys: Ints  #: key of each set, shape (capacity,)
+    parents: Ints  #: set without the last shard, shape (capacity,)
+    added: Ints  #: last shard of each set, shape (capacity,)
+    sums: Floats  #: sum of the vectors of each set's shards, shape (capacity, V)
+    passes_ms: Floats  #: forward and backward compute of each priced set, quantized, shape (capacity, 2)
+    #: Their sum, by which shards are placed, shape (capacity,). A set without a price has the sum of its parent's and
+    #: of its last shard's alone.
     compute_ms: Floats
-    shard_keys: Ints  #: random numbers, shape (R,)
-    shard_vectors: Floats  #: shape (R, V)
-    shard_ms: Floats  #: compute of each shard alone, not a number where that was not asked for yet, shape (R,)
+    shard_keys: Ints  #: random key of each shard, shape (R,)
+    shard_vectors: Floats  #: vector of each shard, shape (R, V)
+    shard_ms: Floats  #: compute of each shard alone, NaN if not priced yet, shape (R,)
 
     @classmethod
     def of_capacity(cls, capacity: int, shard_keys: Ints, shard_vectors: Floats, shard_ms: Floats) -> SetTable:
-        """Return a table of the empty set alone, with room for so many."""
+        """Return a table with the empty set and room for `capacity` sets."""
         slots = np.zeros((2 ** int(2 * capacity - 1).bit_length(), 2), dtype=np.int64)
         keys, parents, added = np.empty((3, capacity), dtype=np.int64)
         sums = np.empty((capacity, shard_vectors.shape[1]))
@@ -55,7 +55,7 @@ class SetTable(NamedTuple):
         return table
 
     def larger(self, capacity: int, count: int) -> SetTable:
-        """Return a table with the first `count` of these sets and room for so many."""
+        """Return a table with the first `count` of these sets and room for `capacity`."""
         table = self.of_capacity(capacity, *self[-3:])
         for old, new in zip(self[1:-3], table[1:-3], strict=True):
             new[:count] = old[:count]
@@ -66,12 +66,12 @@ class SetTable(NamedTuple):
 class DeviceSets(abc.ABC):
     """Sets of shards by number; 0 is the empty one.
 
-    A set is made by adding a shard to another. The published cache knows a set only in the order in which it came
-    together. Here the order does not matter: the key of a set is the sum of random 64-bit keys of its shards.
+    Adding a shard to a set makes a new set. Unlike in the published cache, the order of shards does not matter: the key
+    of a set is the sum of random 64-bit keys of its shards.
 
     Args:
-        shards: of the task.
-        vectors: that are added up over the shards of a set, shape (R, V).
+        shards: shards of the task.
+        vectors: vectors of shards, which sets add up, shape (R, V).
     """
 
     #: How many sets of each placement the search guesses that it will need while few are new, so that they are priced
@@ -85,26 +85,26 @@ class DeviceSets(abc.ABC):
         self.count = 1  #: sets so far
 
     def trim(self) -> None:
-        """Forget all sets but the empty one when there are many."""
+        """Forget all sets but the empty one if there are many."""
         if self.count > _MOST_KEPT:
             self.table = self.table.larger(_FIRST_CAPACITY, 1)
             self.count = 1
 
     def reserve(self, more: int) -> None:
-        """Make room for so many more sets."""
+        """Make room for `more` sets."""
         capacity = len(self.table.keys)
         if self.count + more > capacity:
             self.table = self.table.larger(max(2 * capacity, self.count + more), self.count)
 
     def add(self, sets: Ints, shards: Ints) -> Ints:
-        """Return the sets that adding one shard to each of some sets gives, pricing new ones together; shape (n,)."""
+        """Add one shard to each of some sets, price new sets together, and return the resulting sets, shape (n,)."""
         self.reserve(len(sets))
         numbers = np.empty_like(sets)
         self.price_up_to(add_all(self.table, self.count, sets, shards, numbers))
         return numbers
 
     def price_up_to(self, count: int) -> None:
-        """Price the sets that were appended since there were `count` of them, all in one call."""
+        """Price the sets after the first `count` in one call."""
         if count > self.count:
             passes_ms = self._price(self.count, count)
             self.table.passes_ms[self.count : count] = passes_ms
@@ -112,7 +112,7 @@ class DeviceSets(abc.ABC):
             self.count = count
 
     def single_ms(self, shards: Ints) -> Floats:
-        """Return what shards alone on a device compute in ms, shape (...)."""
+        """Return the compute of shards alone on a device in ms, shape (...)."""
         ms = self.table.shard_ms[shards]
         if np.isnan(ms).any():
             new = np.unique(shards[np.isnan(ms)])
@@ -130,12 +130,12 @@ class DeviceSets(abc.ABC):
         return shards
 
     def lower_bounds(self, sets: Ints) -> Floats:
-        """Return what whole plans take at least in ms, 0 where nothing is certain; sets of devices, (P, D), to (P,)."""
+        """Return lower bounds on plans' costs in ms, possibly 0, given the devices' sets, (P, D) to (P,)."""
         return np.zeros(len(sets), dtype=np.float64)
 
     @abc.abstractmethod
     def total_ms(self, sets: Ints) -> Floats:
-        """Return what whole plans take in ms, communication included and quantized; (P, D) to (P,)."""
+        """Return plans' costs in ms, quantized, including communication, (P, D) to (P,)."""
 
     @abc.abstractmethod
     def _price(self, first: int, last: int) -> Floats:
@@ -143,11 +143,11 @@ class DeviceSets(abc.ABC):
 
 
 class AdditiveDeviceSets(DeviceSets):
-    """Sets priced by sums over their shards: one vector addition each, and one call for all new ones.
+    """Sets priced by an additive cost: one vector addition per set, and one call for all new sets.
 
     Args:
-        shards: of the task; those that halving leads to are described at once, here and never again.
-        costs: of the cost model.
+        shards: shards of the task; the constructor describes all that halving leads to.
+        costs: additive costs of the cost model.
     """
 
     ahead = 3
@@ -158,7 +158,7 @@ class AdditiveDeviceSets(DeviceSets):
         super().__init__(shards, shards.vectors(costs, shards.reached_by_halving()))
 
     def lower_bounds(self, sets: Ints) -> Floats:
-        """Return the compute of each plan's busiest device: communication takes no negative time."""
+        """Return the compute of each plan's busiest device."""
         return np.asarray(self.table.compute_ms[sets].max(axis=1), dtype=np.float64)
 
     def total_ms(self, sets: Ints) -> Floats:
@@ -170,7 +170,7 @@ class AdditiveDeviceSets(DeviceSets):
 
 
 class EvaluatedDeviceSets(DeviceSets):
-    """Sets priced by any cost model, which evaluates plans of made-up tasks: every new set is what one device holds.
+    """Sets priced by any cost model through plans of artificial tasks, whose devices hold the new sets.
 
     This is slow with most cost models; the search is made for additive ones.
     """
@@ -197,7 +197,7 @@ class EvaluatedDeviceSets(DeviceSets):
 
 @jit
 def fill(slots: Ints, keys: Ints) -> None:
-    """Put all sets but the empty one into empty slots."""
+    """Insert all sets but the empty one into empty slots."""
     for number in range(1, len(keys)):
         slot = keys[number] & (len(slots) - 1)
         while slots[slot, 1] != EMPTY:
@@ -208,9 +208,9 @@ def fill(slots: Ints, keys: Ints) -> None:
 
 @jit
 def find_or_append(table: SetTable, count: int, parent: int, key: int, shard: int) -> int:
-    """Return the number of a set with one shard more: `count` when it is new, and then not priced yet.
+    """Return the number of a set with one more shard: `count` if the set is new and therefore not priced.
 
-    `parent` is the number of the set without the shard, and `key` is of the set with it.
+    `parent` is the number of the set without the shard, `key` the key of the set with it.
     """
     last = len(table.slots) - 1
     slot = key & last
@@ -232,7 +232,7 @@ def find_or_append(table: SetTable, count: int, parent: int, key: int, shard: in
 
 @jit
 def add_all(table: SetTable, count: int, sets: Ints, shards: Ints, numbers: Ints) -> int:
-    """Add one shard to each of some sets; write down the numbers and return how many sets there are then."""
+    """Add one shard to each of some sets; write the resulting numbers to `numbers` and return the new set count."""
     for n in range(len(sets)):
         key = table.keys[sets[n]] + table.shard_keys[shards[n]]
         numbers[n] = find_or_append(table, count, sets[n], key, shards[n])

@@ -19,29 +19,29 @@ _FEW_SETS = 100
 
 
 class Cutoff:
-    """The cost above which a column plan stays behind: that of the K-th best of its level of the beam so far.
+    """The cost above which column plans are dropped, that of the K-th best of the beam's level so far.
 
     Args:
-        keep: K, column plans that go on to the next level.
+        keep: K, the number of column plans that go on to the next level.
     """
 
     def __init__(self, keep: int) -> None:
         self._least: Floats = np.full(keep, np.inf)
 
     def together_with(self, costs: Floats) -> float:
-        """Return the cutoff, given the costs of some more column plans; these are not remembered."""
+        """Return the cutoff with the costs of more column plans, without storing them."""
         last = len(self._least) - 1
         return float(np.partition(np.concatenate([self._least, costs]), last)[last])
 
     def update(self, costs: Floats) -> None:
-        """Remember the costs of more column plans of the level."""
+        """Store the costs of more column plans of the level."""
         self._least = np.sort(np.concatenate([self._least, costs]))[: len(self._least)]
 
 
 class BestPlacements(NamedTuple):
     """The best placement of each of C column plans."""
 
-    costs: Floats  #: in ms, shape (C,); infinite without a placement, or when above the cutoff
+    costs: Floats  #: in ms, shape (C,); infinite without a placement or above the cutoff
     #: Gives the shards on every device for a column plan by number, until more is placed.
     devices_of: Callable[[int], list[list[int]]]
 
@@ -54,10 +54,10 @@ SET, KEY, BYTES, COLUMNS = range(4)
 
 
 class PartialPlacements(NamedTuple):
-    """Placements under way, each for one column plan and one or more width limits in succession.
+    """Partial placements, each of one column plan under one or more successive width limits.
 
-    As long as two limits lead to the same devices, they are one partial placement. There is room for N of them, and a
-    row more for looking ahead.
+    Limits share a partial placement as long as they lead to the same devices. There is room for N of them, plus a row
+    for looking ahead.
     """
 
     state: Ints  #: `PLAN` and so on of each, shape (N + 1, 5)
@@ -66,7 +66,7 @@ class PartialPlacements(NamedTuple):
 
     @classmethod
     def start(cls, plans: int, limits: int, devices: int) -> PartialPlacements:
-        """Return column plans with nothing placed, each under all limits; with room for each limit on its own."""
+        """Return empty placements of column plans, each under all limits, with room for each limit on its own."""
         rows = plans * limits + 1
         state = np.zeros((rows, 5), dtype=np.int64)
         state[:plans, PLAN] = np.arange(plans)
@@ -75,19 +75,19 @@ class PartialPlacements(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What rules devices out."""
+    """Limits that rule devices out."""
 
-    max_columns: Floats  #: of a device, one per value of the grid, ascending, shape (M,)
+    max_columns: Floats  #: maximum columns per device, one per value of the grid, ascending, shape (M,)
     memory: Ints  #: bytes of every device, shape (D,)
-    shard_columns: Ints  #: shape (R,)
-    shard_bytes: Ints  #: shape (R,)
+    shard_columns: Ints  #: columns of every shard, shape (R,)
+    shard_bytes: Ints  #: bytes of every shard, shape (R,)
 
 
 class GridSearch:
     """Places shards in a given order, each on the device with the least compute so far that has room for it.
 
-    All column plans and all limits advance together, shard by shard. Choosing devices and looking up sets is compiled;
-    what is new in a step is priced in one call. The device sets price devices and placements.
+    All column plans and all limits advance together, shard by shard. Compiled code chooses devices and looks up sets;
+    one call prices all new sets of a step.
     """
 
     def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:
@@ -99,9 +99,9 @@ class GridSearch:
         """Find the best placement of each column plan over a grid of width limits.
 
         Args:
-            plans: shards of each column plan in the order they are placed, shape (C, n).
-            max_columns: largest columns of a device, one per value of the grid, ascending, shape (M,).
-            cutoff: what costs more is of no interest; it gets an infinite cost.
+            plans: shards of each column plan in the order of placing, shape (C, n).
+            max_columns: maximum columns per device, one per value of the grid, ascending, shape (M,).
+            cutoff: cost above which a column plan is of no interest and gets an infinite cost.
         """
         sets = self.device_sets
         sets.trim()
@@ -124,26 +124,26 @@ class GridSearch:
 def advance(
     partial: PartialPlacements, used: int, table: SetTable, priced: int, limits: Limits, plans: Ints, ahead: int
 ) -> tuple[int, int]:
-    """Place the next shards of all partial placements, each up to where it needs the price of a new set.
+    """Place the next shards of all partial placements until each needs the price of a new set.
 
     A shard goes to the allowed device with the least compute (ties: fewer bytes, lower number). The largest limit
-    allows the most devices. Limits too small for the device that it leads to become a placement of their own that looks
-    again, and so on. What finds no device is given up.
+    chooses first, as it allows the most devices. Limits too small for its device split off into a placement of their
+    own, which chooses again, and so on. A placement without a device is abandoned.
 
-    Where a price is missing, it is guessed where some more shards will go, so that most sets that are needed next are
-    priced in the same call.
+    At a missing price, the function guesses the devices of some more shards, so that one call prices most sets that
+    will be needed next.
 
     Args:
-        partial: the first `used` are under way.
-        used: partial placements.
-        table: device sets, with room for `ahead` + 1 new ones of each partial placement.
-        priced: device sets, all of which are priced.
-        limits: of devices.
-        plans: shards of each column plan in the order they are placed, shape (C, n).
-        ahead: shards that are guessed.
+        partial: partial placements, of which the first `used` are in use.
+        used: number of partial placements.
+        table: device sets, with room for `ahead` + 1 new ones per partial placement.
+        priced: number of device sets, all priced.
+        limits: limits of devices.
+        plans: shards of each column plan in the order of placing, shape (C, n).
+        ahead: number of shards to guess.
 
     Returns:
-        Partial placements and device sets then. Placements are complete when no set is new.
+        The new numbers of partial placements and device sets. Placements are complete when no set is new.
     """
     state = partial.state
     held = partial.held
@@ -212,7 +212,7 @@ def advance(
 
 @jit
 def copy_placement(state: Ints, held: Ints, ms: Floats, source: int, target: int) -> None:
-    """Make one partial placement like another."""
+    """Copy one partial placement to another."""
     for n in range(state.shape[1]):
         state[target, n] = state[source, n]
     for device in range(held.shape[1]):
@@ -224,11 +224,11 @@ def copy_placement(state: Ints, held: Ints, ms: Floats, source: int, target: int
 def best_placements(
     device_sets: DeviceSets, plan: Ints, low: Ints, sets: Ints, count: int, cutoff: Cutoff
 ) -> BestPlacements:
-    """Keep the cheapest placement of each column plan, communication included; ties go to the least limit.
+    """Return the cheapest placement of each column plan, including communication; ties go to the smallest limit.
 
-    Placements are scored in the order of their lower bounds. Where the bound is above the cutoff, neither they nor what
-    follows can be among the best column plans, and none of them is scored. Of each placement, `plan` says which of so
-    many column plans it is of, (P,), `low` is its first limit, (P,), and sets are those of its devices, (P, D).
+    Placements are scored in the order of their lower bounds. From the first bound above the cutoff on, no placement can
+    be among the best column plans, and none is scored. Placements have a column plan out of `count`, `plan`, (P,), a
+    first limit, `low`, (P,), and the sets of their devices, `sets`, (P, D).
     """
     costs = np.full(count, np.inf)
     best = np.full(count, -1)

@@ -1,4 +1,4 @@
-"""How functions of the searches are compiled, where machine code is kept, and saying that it takes a while."""
+"""Compilation of the searches with numba: where machine code is cached, and a log message that it takes a while."""
 
 import functools
 import hashlib
@@ -19,9 +19,9 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def jit(function: _Function) -> _Function:
-    """Compile on first use; machine code is kept on disk where that can be written.
+    """Compile a function on first use, caching machine code on disk if the folder is writable.
 
-    Other threads run meanwhile; division by 0 is as in NumPy.
+    The function releases the GIL, and divides by 0 as NumPy does.
     """
     import numba
 

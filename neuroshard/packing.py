@@ -1,4 +1,4 @@
-"""Packing: column plans and placements by memory alone, where the searches find none."""
+"""Packing: column plans and placements by memory alone, for tasks in which the searches find none."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _MOST_STEPS = 20_000
 
 
 def pack(shards: ShardTable) -> list[list[int]]:
-    """Halve the largest shard until all shards can be packed; returns rows of `shards` on every device."""
+    """Halve the largest shard until all shards can be packed; return the rows of `shards` on every device."""
     rows = shards.whole.tolist()
     memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
     while True:
@@ -35,7 +35,7 @@ def pack(shards: ShardTable) -> list[list[int]]:
 
 
 def pack_units(shards: ShardTable) -> Ints:
-    """Return units of each table on each device, tables halved or where that fails cut anywhere; shape (D, T)."""
+    """Pack tables by halving, or else by cutting anywhere; return units of each table on each device, shape (D, T)."""
     try:
         units = units_of(shards, plan_of(shards, pack(shards)))
     except NoFeasiblePlanError:

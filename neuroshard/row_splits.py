@@ -1,4 +1,4 @@
-"""Ways to split the rows of one table between a device's memory and its host's, cheapest per byte first."""
+"""Ways to split the rows of a table between device and host memory, the largest saving per byte first."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,19 +21,17 @@ SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
 class Split(NamedTuple):
     """A way to hold a table on one device and its host."""
 
-    shards: tuple[Shard, ...]  #: of the table, on device 0
-    ms: float  #: that they add to what their device computes
-    device_bytes: int  #: that they take there
-    host_bytes: int  #: likewise in the memory of the host
+    shards: tuple[Shard, ...]  #: shards of the table, on device 0
+    ms: float  #: compute that they add to their device
+    device_bytes: int  #: their device memory
+    host_bytes: int  #: their host memory
 
 
 def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cuts: bool) -> list[list[Split]]:
-    """Return the splits of each table that pay: each takes more of the device's memory than the one before, and less
-    time, and saves less time per byte than the one before did.
+    """Return the efficient splits of each table, with ascending device memory and falling savings of time per byte.
 
-    Where rows are ordered by frequency, popular ones are `fused` and the others `fused_uvm`. Elsewhere a cache of as
-    many rows finds the popular ones by itself. Rows may be in the memory of hosts, and tables cut by rows, where
-    `in_host` and `row_cuts` say so.
+    If rows are ordered by frequency, popular rows are `fused` and the others `fused_uvm`. Otherwise, a cache of as many
+    rows finds the popular ones. `in_host` allows rows in host memory, and `row_cuts` allows cuts by rows.
     """
     ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
     keys = [key for of_table in ways for shards in of_table for key in keys_on_one_device(task, shards)]
@@ -61,7 +59,7 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
 
 
 def added_ms(task: ShardingTask, costs: AdditiveCosts, vectors: Floats) -> Floats:
-    """Return what shards of a task add to the compute of a device that holds others like all tables, in ms, (n,)."""
+    """Return the compute in ms, (n,), that shards add to a device with a typical load of a task."""
     whole = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
     typical = costs.vectors(costs.encode_keys(task, whole))
     # In this order on all processors.
@@ -92,10 +90,10 @@ def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple
 
 
 def keys_on_one_device(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:
-    """Return keys of shards of a table that one device has all of."""
+    """Return the keys of shards that together hold a table on one device."""
     return [shard_key(task, shard)._replace(summed_on_device=len(shards) > 1) for shard in shards]
 
 
 def _saving(before: Split, after: Split) -> float:
-    """Return the time that is saved per byte."""
+    """Return the time saved per byte."""
     return (before.ms - after.ms) / max(after.device_bytes - before.device_bytes, 1)

@@ -1,6 +1,6 @@
-"""The shards that a task's tables can be cut into by columns, numbered, and plans made of such numbers.
+"""A table of all column shards of a task, and conversion between its rows and plans.
 
-Both searches know a shard as a row of this table. Where its columns begin is settled when a plan is made of it.
+Both searches represent a shard by its row in this table. Only a plan decides where the shard's columns begin.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ class ShardTable:
     """Shards of 0, 1, 2, ... units of columns of each table; a unit is `COLUMN_UNIT` columns, the least FBGEMM takes.
 
     Attributes:
-        task: the task; all widths are divisible by the unit.
-        units: of each table, uncut, shape (T,).
-        first: row of each table's empty shard; that of u units is u rows further on, shape (T,).
-        whole: row of each table, uncut, shape (T,).
+        task: the task, whose widths are all divisible by the unit.
+        units: units of each whole table, shape (T,).
+        first: row of each table's empty shard, shape (T,); the shard of u units is u rows further.
+        whole: row of each whole table, shape (T,).
         tables: position of each row's table in the task, shape (R,).
-        columns: of each row, shape (R,).
-        bytes: of each row, optimiser state included, shape (R,).
-        halves: row of each row's halves, -1 where it cannot be halved, shape (R,).
+        columns: columns of each row, shape (R,).
+        bytes: bytes of each row with optimiser state, shape (R,).
+        halves: row of each row's halves, -1 if it cannot be halved, shape (R,).
     """
 
     def __init__(self, task: ShardingTask) -> None:
@@ -57,7 +57,7 @@ class ShardTable:
         return np.sort(np.concatenate(reached))
 
     def vectors(self, costs: AdditiveCosts, rows: Ints) -> Floats:
-        """Return vectors of some rows, described together, see `AdditiveCosts.vectors`; zeros for others, (R, V)."""
+        """Return the vectors of some rows, see `AdditiveCosts.vectors`, and zeros for the others, (R, V)."""
         # Making a `Shard` of every row, which checks its fields, would take longer than describing them.
         tables = [self.task.tables[table] for table in self.tables[rows].tolist()]
         pairs = zip(tables, self.columns[rows].tolist(), strict=True)
@@ -68,18 +68,18 @@ class ShardTable:
         return vectors
 
     def shard(self, row: int, first_column: int = 0, device: int = 0) -> Shard:
-        """Return a row that is not empty as a shard."""
+        """Return a non-empty row as a shard."""
         table = self.task.tables[self.tables[row]]
         columns = (first_column, first_column + int(self.columns[row]))
         return Shard(table.name, (0, table.num_embeddings), columns, (device,))
 
     def with_own_tables(self, devices: Sequence[Iterable[int]]) -> tuple[ShardingTask, ShardingPlan]:
-        """Return a made-up task in which every shard is a table of its own, and the plan that places them.
+        """Return an artificial task in which every shard is a table of its own, and the plan that places them.
 
-        Cost models price sets of shards with it, also such as are no part of a plan: a row may occur more than once.
+        Cost models price sets of shards with it, even sets that no plan has: a row may occur more than once.
 
         Args:
-            devices: rows on every device. Devices are like the task's own, with room for everything.
+            devices: rows on every device. The devices are those of the task, with unlimited memory.
         """
         copies = Counter[int]()
         placed = []
@@ -101,12 +101,12 @@ class ShardTable:
 
 
 def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]], others: Iterable[Shard] = ()) -> ShardingPlan:
-    """Return a plan; columns are handed out from the left: to the lowest device first, on a device to the widest shard.
+    """Return a plan, assigning columns from the left by device number, and on a device to the widest shard first.
 
     Args:
-        shards: of the task.
+        shards: shards of the task.
         devices: rows on every device; the widths of each table's shards add up to the table's.
-        others: shards of tables that have no rows there.
+        others: shards of tables that have no rows.
     """
     next_column = [0] * shards.task.num_tables
     placed = []
@@ -119,17 +119,17 @@ def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]], others: Iterab
 
 
 def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ()) -> ShardingPlan:
-    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T).
+    """Return a plan from units of each table on each device, shape (D, T), with one shard for each.
 
-    `others` are the shards of tables of which there are no units.
+    `others` are the shards of tables without units.
     """
     return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units], others)
 
 
 def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()) -> Ints | None:
-    """Return the units of each table on each device, shape (D, T); None for one with other cuts or replicas.
+    """Return the units of each table on each device, shape (D, T); None if the plan has other cuts or replicas.
 
-    Shards of one table on one device become one. Of `others`, positions of tables, there are none.
+    Shards of one table on one device become one. Tables at the positions `others` get no units.
     """
     task = shards.task
     position = {table.name: n for n, table in enumerate(task.tables)}

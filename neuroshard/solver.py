@@ -1,4 +1,4 @@
-"""NeuroShard: the published search as a solver, and what it shares with NeuroShardPlus around a search."""
+"""NeuroShard, the published search as a solver, and ColumnSolver, its base class with NeuroShardPlus."""
 
 import abc
 import dataclasses
@@ -23,22 +23,22 @@ from shardgym.tasks.task import ShardingTask
 
 
 class ColumnSolver(abc.ABC):
-    """A solver that cuts tables by columns: it searches as long as it may, and returns its incumbent."""
+    """A solver that cuts tables by columns, searches within a time limit, and returns its incumbent."""
 
     #: Exceptions that end a search early, with the best plan so far.
     _ends: tuple[type[BaseException], ...] = (OutOfTime,)
 
     @abc.abstractmethod
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile what the search needs."""
+        """Compile the search."""
 
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:  # noqa: ARG002
-        """Say whether rows may be in the memory of hosts."""
+        """Return whether rows may be in host memory."""
         return False
 
     @abc.abstractmethod
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
-        """Update the incumbent, which is the initial plan where there is one, with every better plan.
+        """Update the incumbent, initially `initial_plan` if there is one, with every better plan.
 
         Raises:
             OutOfTime: the budget is spent.
@@ -47,7 +47,7 @@ class ColumnSolver(abc.ABC):
 
     @abc.abstractmethod
     def pack(self, shards: ShardTable) -> ShardingPlan:
-        """Return a plan by memory alone, for searches that end before they have one.
+        """Return a plan by memory alone, for searches that end without a plan.
 
         Raises:
             NoFeasiblePlanError: no packing was found.
@@ -63,13 +63,13 @@ class ColumnSolver(abc.ABC):
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
     ) -> ShardingPlan:
-        """Return the best plan found; with an initial plan, devices change places so that most of that stays.
+        """Return the best plan found; with an initial plan, devices are permuted to keep most of it in place.
 
         Raises:
             NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
             InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument
-                is of another kind.
+            InputError: `initial_plan` is for another task, `cost` cannot price this task, or an argument has a wrong
+                type.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan)
@@ -105,18 +105,18 @@ class ColumnSolver(abc.ABC):
 class NeuroShard(ColumnSolver):
     """Column splits by beam search, placements by greedy grid search (Zha et al., MLSys 2023, `neurosharder.py`).
 
-    Finds what the published search finds, with optimiser state counted and devices' memory respected one by one.
-    Where that one returns nothing, shards are packed by memory alone, tables halved until they fit, and the search
-    goes on from there. Made for additive cost models; others evaluate whole plans.
+    The search finds what the published search finds, but counts optimiser state and respects each device's memory. If
+    the published search finds nothing, this one halves tables until they can be packed by memory alone, and continues
+    from there. It is made for additive cost models; other cost models evaluate whole plans.
 
     Example:
         >>> plan = NeuroShard(beam_width=1).solve(task, cost)              # doctest: +SKIP
 
     Args:
-        beam_width: column plans kept from level to level, K in the paper.
-        candidates: shards tried by size and as many by compute, N in the paper.
-        levels: column cuts of one plan at most, L in the paper.
-        grid: limits of a device's width tried for every column plan, M in the paper; 0 for no limit.
+        beam_width: column plans kept per level, K in the paper.
+        candidates: shards tried by size, and as many by compute, N in the paper.
+        levels: maximum number of column cuts per plan, L in the paper.
+        grid: number of limits on devices' widths per column plan, M in the paper; 0 for no limit.
 
     Raises:
         InputError: a setting is not an integer in range.
@@ -126,7 +126,7 @@ class NeuroShard(ColumnSolver):
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile the search; some seconds, once on a machine."""
+        """Compile the search, which takes some seconds once per machine."""
         possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
         if possible:
             # Placing one table calls everything there is to compile; a cost that measures need not price it.
@@ -137,7 +137,7 @@ class NeuroShard(ColumnSolver):
             inner.place(shards.whole[None], np.array([np.inf]), Cutoff(1))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
-        """Search as published; once more from packed shards when that leads to no plan at all. Nothing is drawn."""
+        """Search as published, and once more from packed shards if that finds no plan. Deterministic."""
         del seed
         inner = inner_search(shards, cost, budget)
         BeamSearch(inner, self.settings, incumbent, hurry=budget.limited).run(shards.whole)
@@ -167,11 +167,11 @@ def inner_search(shards: ShardTable, cost: CostModel, budget: Budget) -> GridSea
 
 
 def plan_like(task: ShardingTask, plan: ShardingPlan, in_use: ShardingPlan) -> ShardingPlan:
-    """Return a plan in which devices have changed places, so that most of what they hold stays.
+    """Permute the devices of a plan so that most of the plan in use stays in place.
 
-    Only shards with all rows of a table move, which single devices hold; rows over several devices stay in their order,
-    as TorchRec has them. Devices change places inside of fast domains, and with their domains, where these are of one
-    size. With devices that differ, the plan may then be infeasible, or cost something else.
+    Only shards with all rows on a single device move; row shards stay in their order, as TorchRec requires. Devices
+    swap within fast domains, and domains of equal size swap as a whole. If devices differ, the new plan may be
+    infeasible, or have another cost.
     """
     devices = task.num_devices
     domain = task.topology.fast_domain_size

@@ -1,8 +1,8 @@
-"""Which tables devices should share if the columns of all others could be spread evenly: a greedy choice.
+"""A greedy choice of tables to share among devices, assuming that all other columns are spread evenly.
 
-Every change of one table is priced as if all devices did the same. Those that bring most are made together, the best
-1, 2, 4, ... of them, of all kinds and of each kind alone: the first table of a kind may cost more than it brings, as
-exchanges of its own start up. What they lead to is priced device by device, and from the best it goes on.
+The choice prices every change of one table as if all devices did the same. It makes the best 1, 2, 4, ... changes
+together, of all kinds and of each kind, because the first table of a kind may not pay: it starts exchanges of its own.
+It prices the results device by device, and continues from the best.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _NONE = -1
 
 
 class _Choice(NamedTuple):
-    """What is shared: number of each table's form, first device, (T,); and what that comes to, (D, V) and (D,)."""
+    """Shared tables: each table's form and first device, (T,), with the sums, (D, V), and bytes, (D,), of devices."""
 
     forms: Ints
     firsts: Ints
@@ -38,7 +38,7 @@ class _Choice(NamedTuple):
 
 
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
-    """Return what devices should share, the best first; nothing where sharing brings nothing."""
+    """Return the tables that devices should share, the best choice first; nothing if sharing does not pay."""
     average = _AverageDevices(pricing, forms)
     everything = list(average.everything())
     everything = [everything[n] for n in average.totals(everything).argsort(kind="stable").tolist()]
@@ -51,10 +51,10 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
 
 
 def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> Iterator[Shared]:
-    """Yield what to share where columns find no room: the largest tables at least, and what climbs lead to from there.
+    """Yield tables to share if columns find no room: at least the largest ones, then improvements by further changes.
 
-    First those of which not even the narrowest piece fits on a device, then the 1, 2, 4, ... largest, all in their
-    smallest pieces. Raises `OutOfTime`, too.
+    These are first the tables whose narrowest piece fits on no device, then the 1, 2, 4, ... largest, all in their
+    smallest pieces. Raises `OutOfTime` when the budget is spent.
     """
     shards = pricing.shards
     average = _AverageDevices(pricing, forms)
@@ -67,7 +67,7 @@ def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: B
 
 
 class _AverageDevices:
-    """Placements in which devices have the same part of all columns, and the first one the heaviest piece of them."""
+    """Placements that spread columns evenly over devices, with the heaviest piece on the first one."""
 
     def __init__(self, pricing: Pricing, forms: Sequence[Sequence[Form]]) -> None:
         self._pricing = pricing
@@ -102,17 +102,17 @@ class _AverageDevices:
         self.nothing = _Choice(nowhere + _NONE, nowhere, np.zeros(shape), np.zeros(devices, dtype=np.int64))
 
     def shared(self, choice: _Choice) -> Shared:
-        """Return what devices share."""
+        """Return the shared tables of a choice."""
         places = zip(choice.forms.tolist(), choice.firsts.tolist(), strict=True)
         return shared((Place(self.forms[form], first) for form, first in places if form >= 0), choice.sums.shape)
 
     def everything(self) -> Iterator[_Choice]:
-        """Yield, for each way to share tables, that all are that can be, where memory allows it."""
+        """For each way to share tables, yield the choice with all tables that can be shared so, if memory allows it."""
         for kind in range(self._num_kinds):
             yield from list(self.made(self.nothing, self._heaviest_to(kind, self.nothing)))[-1:]
 
     def smallest(self) -> list[int]:
-        """Return the numbers of the forms with the smallest pieces of all tables that can be shared."""
+        """Return, per table that can be shared, the number of the form with the smallest pieces."""
         found: dict[int, int] = {}
         for n, form in enumerate(self.forms):
             least = found.get(form.table)
@@ -121,7 +121,7 @@ class _AverageDevices:
         return list(found.values())
 
     def climbed(self, choice: _Choice, budget: Budget, keep: Bools | None = None) -> list[_Choice]:
-        """Return what changes lead to, one after the other, until none helps; tables to `keep` stay shared."""
+        """Return successive choices after changes until none helps; tables to `keep` stay shared."""
         way = [choice]
         now_ms = float(self.totals(way)[0])
         for _ in range(_ROUNDS):
@@ -136,7 +136,7 @@ class _AverageDevices:
         return way
 
     def _orders(self, choice: _Choice, keep: Bools | None) -> list[Ints]:
-        """Return changes of different tables that bring most, of all kinds and of each; to columns, it is ~table."""
+        """Return the best changes of different tables, of all kinds and of each kind; ~table is a change to columns."""
         back = np.flatnonzero(choice.forms >= 0 if keep is None else (choice.forms >= 0) & ~keep)
         possible = np.flatnonzero(choice.forms[self.tables] != np.arange(len(self.forms)))
         tables = np.concatenate([back, self.tables[possible]])
@@ -155,12 +155,12 @@ class _AverageDevices:
         return [*orders, *(self._heaviest_to(kind, choice) for kind in range(self._num_kinds))]
 
     def _heaviest_to(self, kind: int, choice: _Choice) -> Ints:
-        """Return the changes to a kind of tables that are not shared: of several heavy ones the last one decides."""
+        """Return changes of the heaviest unshared tables to a kind, which only pay together."""
         forms = np.flatnonzero((self._kinds == kind) & (choice.forms[self.tables] < 0))
         return forms[self._rank[self.tables[forms]].argsort(kind="stable")]
 
     def made(self, choice: _Choice, changes: Ints, at_least: int = 1) -> Iterator[_Choice]:
-        """Yield what the first 1, 2, 4, ... of some changes lead to, and all, as far as memory allows it."""
+        """Yield the choices after the first 1, 2, 4, ..., and all, of some changes, as far as memory allows."""
         pricing = self._pricing
         forms = choice.forms.copy()
         firsts = choice.firsts.copy()
@@ -190,7 +190,7 @@ class _AverageDevices:
                 yield _Choice(forms.copy(), firsts.copy(), np.maximum(sums, 0.0), sizes.copy())
 
     def totals(self, several: Sequence[_Choice]) -> Floats:
-        """Return what steps take in ms, shape (n,)."""
+        """Return the times of steps in ms, shape (n,)."""
         found = []
         for choice in several:
             in_columns = choice.forms < 0
@@ -204,7 +204,7 @@ class _AverageDevices:
         return np.array(found)
 
     def _alike(self, sums: Floats) -> Floats:
-        """Return what steps take in which all devices do the same, (n, V) to (n,)."""
+        """Return the times of steps in which all devices do the same, (n, V) to (n,)."""
         devices = self._pricing.shards.task.num_devices
         compute = np.repeat(self._pricing.compute(sums)[:, None], devices, axis=1)
         step = max(1, _DEVICES_PER_CALL // devices)
@@ -217,7 +217,7 @@ class _AverageDevices:
 
 
 def least_busy(form: Form, room: Ints, busy_ms: Floats) -> Place | None:
-    """Return where a form has room: all devices, or those of the node that has least to do; None for nowhere."""
+    """Return a place with room for a form, all devices or the least busy node; None if there is none."""
     count = len(form.bytes)
     if len(room) == count:
         return Place(form, 0) if (form.bytes <= room).all() else None

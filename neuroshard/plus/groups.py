@@ -1,4 +1,4 @@
-"""Groups of 2D parallelism: which sizes there may be, and the search for a plan as one on the devices of one group."""
+"""Groups of 2D parallelism: possible sizes, and a plan of all groups as a plan of the devices of one group."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -20,8 +20,8 @@ from shardgym.tasks.topology import Topology
 def group_sizes(task: ShardingTask) -> list[int]:
     """Return the sizes of groups that a task allows and that have room for its tables, the largest first.
 
-    Groups are whole nodes, and two devices or more. There are none where the task does not allow them, where a step
-    counts against memory, or where devices differ in memory.
+    A group has whole nodes and at least two devices. There are no sizes if the task does not allow groups, if a step
+    counts against memory, or if devices differ in memory.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     if task.group_sync_interval is None or task.step_memory is not None or len(set(task.capacity_bytes)) > 1:
@@ -31,7 +31,7 @@ def group_sizes(task: ShardingTask) -> list[int]:
 
 
 def task_of_group(task: ShardingTask, size: int) -> ShardingTask:
-    """Return the task of one group of so many devices, which takes its share of the samples."""
+    """Return the task of one group of `size` devices, with its share of the samples."""
     return dataclasses.replace(group_of(task, size), group_sync_interval=None, name="")
 
 
@@ -46,7 +46,7 @@ def plan_of_groups(task: ShardingTask, shards: Iterable[Shard], size: int) -> Sh
 
 
 class GroupCosts(AdditiveCosts):
-    """The prices of the devices of one group of a whole task, of which all others do the same."""
+    """Prices of the devices of one group within the whole task; all other groups do the same."""
 
     def __init__(self, costs: AdditiveCosts, task: ShardingTask, size: int) -> None:
         number = costs.add_task(task)
@@ -57,7 +57,7 @@ class GroupCosts(AdditiveCosts):
         self._size = size
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
-        """See `NumberedShards`; each shard is one that the same places of all groups hold."""
+        """See `NumberedShards`; the same places of all groups hold each shard."""
         del task
         return self._costs.describe(self._of, [self._in_groups(key) for key in keys])
 
@@ -80,11 +80,11 @@ class GroupCosts(AdditiveCosts):
         return self._costs.operator_ms(sums, counts)
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
-        """See `AdditiveCosts`: of the task of a group."""
+        """See `AdditiveCosts`; returns the links of a group's task."""
         return self._costs.all_to_all_links(task)
 
     def exchanges_in_groups(self, number: int, groups: int, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
-        """See `NumberedShards`: those of a group, and the exchange of weights with the other groups."""
+        """See `NumberedShards`; returns the exchanges of a group, and that of weights with the other groups."""
         del number, groups
         return self._costs.exchanges_in_groups(self._number, self._of.num_devices // self._size, compute_ms, loads)
 

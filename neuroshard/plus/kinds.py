@@ -1,4 +1,4 @@
-"""Which tables devices share, by rows or as replicas, from plan to plan: one table changes how it is sharded."""
+"""Local search over the kinds of sharding: one table at a time becomes shared by devices, or stops being shared."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,11 +27,11 @@ _PIECES = (1, 2, 4, 8)
 def with_better_kinds(
     best: Allocation, forms: Sequence[Sequence[Form]], search_beside: Callable[[Shared], IteratedLocalSearch]
 ) -> Allocation:
-    """Return what an allocation becomes by changes of one table at a time, each followed by a descent.
+    """Improve an allocation by changing the kind of one table at a time, each change followed by a descent.
 
-    A table of the most loaded devices becomes shared, a shared one gets another form, or its columns are placed. Of all
-    such changes, those that look best by exact prices are tried. `search_beside` returns the search over the columns of
-    the tables that are not shared.
+    A table of the most loaded devices becomes shared, or a shared table gets another form or is placed by columns. The
+    search tries the changes that look best by exact prices. `search_beside` returns the search over the columns of the
+    tables that are not shared.
     """
     improved = True
     while improved:
@@ -46,7 +46,7 @@ def with_better_kinds(
 
 
 def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[Ints, Shared]]:
-    """Return what the most promising changes lead to: units of each table on each device, and what is shared."""
+    """Return the results of the most promising changes: units of each table on each device, and shared tables."""
     pricing, shared, devices = best.pricing, best.pricing.shared, len(best.units)
     busy_ms = best.compute.sum(axis=1)
     room = pricing.room(best.units)

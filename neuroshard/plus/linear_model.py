@@ -1,4 +1,4 @@
-"""The linear model of a cost that moves are found by, and fitting it to prices."""
+"""The linear model of a cost that the search finds moves by, and its fit to prices."""
 
 import dataclasses
 import functools
@@ -25,42 +25,41 @@ _WORTH_BEING_NARROW = 0.5
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A cost model as numbers: what shards take adds up, and width has a price. Rows are those of a `ShardTable`.
+    """A linear cost model: times of shards add up, and width has a price. Rows are those of a `ShardTable`.
 
-    Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.costs.ties`.
+    Times are quantized, so that sums over devices are exact, see `shardgym.costs.ties`.
 
-    A device takes `shared_ms`, what its shards take, `device_ms` if it holds any, and `unit_ms` for every unit of its
-    width, for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what
-    the slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others
-    wait.
+    A device's time is `shared_ms`, plus the times of its shards, plus `device_ms` if it holds any, plus `unit_ms` per
+    unit of width. A step's time is that of the slowest device, plus `widest_ms` per unit of the widest device, for
+    which the others wait. Widths count as at least `floor` units, because a narrow device receives as much as others.
     """
 
     first: Ints  #: row of each table's empty shard, shape (T,)
-    units: Ints  #: of each table that are placed, shape (T,)
-    row_ms: Floats  #: of each row, shape (R,)
-    row_bytes: Ints  #: likewise
+    units: Ints  #: units of each table to place, shape (T,)
+    row_ms: Floats  #: time of each row, shape (R,)
+    row_bytes: Ints  #: bytes of each row, shape (R,)
     memory: Ints  #: bytes of every device, shape (D,)
-    device_ms: Floats  #: of every device, shape (D,)
-    shared_ms: Floats  #: of the tables that every device holds besides, shape (D,)
-    unit_ms: float  #: per unit of a device's width
-    widest_ms: float  #: per unit of the widest device's width
-    floor: int  #: units
+    device_ms: Floats  #: fixed time of every device with shards, shape (D,)
+    shared_ms: Floats  #: time of every device's shared tables, shape (D,)
+    unit_ms: float  #: time per unit of a device's width
+    widest_ms: float  #: time per unit of the widest device's width
+    floor: int  #: least width that counts, in units
     soft_ms: float  #: width of the soft maximum of loads, see `moves.soft_maxima`
-    soft_units: float  #: likewise of widths
+    soft_units: float  #: width of the soft maximum of widths
 
     @functools.cached_property
     def rows(self) -> Floats:
-        """Times and bytes of rows, as compiled code has them, shape (R, 2)."""
+        """Times and bytes of rows for compiled code, shape (R, 2)."""
         return np.column_stack([self.row_ms, self.row_bytes]).astype(np.float64)
 
     @property
     def prices(self) -> Floats:
-        """The last five attributes, by `UNIT_MS` and so on."""
+        """The last five attributes, indexed by `UNIT_MS` and so on."""
         return np.array([self.unit_ms, self.widest_ms, self.floor, self.soft_ms, self.soft_units], dtype=np.float64)
 
 
 def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
-    """Return the model of a task by which devices of examples, units of shape (D, T), come out right."""
+    """Fit the model of a task to the prices of example devices, units of shape (D, T)."""
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
     memory = pricing.memory
@@ -89,7 +88,7 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
 
 
 def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
-    """Return a model where devices share what they do by this pricing."""
+    """Return a model with the shared tables of a pricing."""
     shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
     memory = pricing.memory
     taken_ms = pricing.charge_ms(model.memory - memory)
@@ -99,16 +98,16 @@ def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
 
 
 def levelled(model: LinearModel) -> LinearModel:
-    """Return a model whose floor is at most the mean width of what is placed.
+    """Return a model whose floor is at most the mean width of placed columns.
 
-    Of what devices share, other devices receive nothing by the all-to-all of columns. So a narrow device waits less for
-    what it receives, and width counts from less on, than where nothing is shared.
+    Shared tables take no part in the all-to-all of columns. A narrow device therefore receives less than without shared
+    tables, and width counts from a lower floor.
     """
     return dataclasses.replace(model, floor=min(model.floor, int(model.units.sum()) // len(model.memory)))
 
 
 def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
-    """Return `unit_ms`, `widest_ms` and `floor`: a device is wider or narrower, which another one makes up for."""
+    """Fit `unit_ms`, `widest_ms` and `floor` to steps with a wider or narrower device, compensated by another one."""
     shards = pricing.shards
     devices = shards.task.num_devices
     all_loads = pricing.vectors[shards.first + pricing.units, -LOADS:].sum(axis=0)
@@ -121,7 +120,7 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     passes = alone / max(float(alone.sum()), 1e-12)
 
     def steps_ms(*cases: tuple[int, float, float]) -> list[float]:
-        """Return the times of steps in which the first device is so much wider, and the first two take so long."""
+        """Return the times of steps, given the extra width of the first device and the times of the first two."""
         loads = np.tile(even_loads + pricing.shared.sums[:, -LOADS:], (len(cases), 1, 1))
         compute = np.full((len(cases), devices), even_ms)
         for n, (more, first_ms, second_ms) in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Iterated local search over the units of each table on each device: descents, and kicks in between."""
+"""Iterated local search over the units of each table on each device: descents between random kicks."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _LEAST_GAIN = 1e-4
 
 
 class Allocation:
-    """What devices hold, and what that takes."""
+    """Units of tables on devices, and their price."""
 
     def __init__(self, pricing: Pricing, units: Ints) -> None:
-        self.pricing = pricing  #: of the task
-        self.units = units  #: of each table on each device, shape (D, T); must not be changed
-        self.sums: Floats = pricing.sums(units)  #: added vectors of each device, shape (D, V)
+        self.pricing = pricing  #: pricing of the task
+        self.units = units  #: units of each table on each device, shape (D, T); must not be changed
+        self.sums: Floats = pricing.sums(units)  #: sum of vectors of each device, shape (D, V)
         self.compute: Floats = pricing.compute(self.sums)  #: forward and backward of each device in ms, shape (D, 2)
         totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
         possible = pricing.has_room(units)
-        #: Predicted cost of the plan in ms; infinite where hosts have no room for it.
+        #: Predicted cost of the plan in ms; infinite if hosts have no room for it.
         self.total_ms = float(totals[0]) if possible else math.inf
-        self.value = float(values[0]) if possible else math.inf  #: likewise of the objective
+        self.value = float(values[0]) if possible else math.inf  #: objective of the plan in ms, likewise
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
-        """Return compute and loads of devices after each of some moves, (M, 6) to (M, D, 2) and (M, D, 3)."""
+        """Return compute, (M, D, 2), and loads, (M, D, 3), of devices after each of some moves, (M, 6)."""
         number = np.arange(len(moves))
         pairs = moves[:, :2]
         sums = self.pricing.sums_after(self.units, self.sums, moves)
@@ -73,7 +73,7 @@ class Allocation:
 
 
 def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
-    """Return a model by which the devices of an allocation compute exactly as long as they do."""
+    """Correct a model so that it is exact for the compute of an allocation's devices."""
     exact = allocation.compute.sum(axis=1) - model.shared_ms
     estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
     device_ms = np.where(allocation.units.any(axis=1), exact - estimate, model.device_ms)
@@ -82,17 +82,17 @@ def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
 
 @dataclass(frozen=True)
 class IteratedLocalSearch:
-    """Descents by a linear model, whose results descend further by exact prices."""
+    """Local search by a linear model, refined by exact prices."""
 
-    pricing: Pricing  #: of the task
-    model: LinearModel  #: of the prices
+    pricing: Pricing  #: pricing of the task
+    model: LinearModel  #: linear model of the prices
     kicks: int | None  #: see `NeuroShardPlus`
-    budget: Budget  #: of time; may run out in the middle
-    rng: np.random.Generator  #: of the kicks
-    found: Callable[[Allocation], None]  #: called with every start and every local optimum that memory allows
+    budget: Budget  #: time budget, which may run out in the middle
+    rng: np.random.Generator  #: random generator of the kicks
+    found: Callable[[Allocation], None]  #: called with every start and every local optimum within memory
 
     def starts(self) -> list[Ints]:
-        """Descend by the model from the most promising constructed placements; return those that memory allows."""
+        """Descend by the model from the most promising constructed placements; return results within memory."""
         ranked: list[tuple[tuple[float, float], Placement]] = []
         is_large = len(self.model.memory) * len(self.model.first) > LARGE
         most = _FEW_DESCENTS if is_large and self.pricing.shared.places else _DESCENTS
@@ -109,14 +109,14 @@ class IteratedLocalSearch:
         return [placement.units for _, placement in ranked if not placement.rank()[0]]
 
     def descended(self, starts: Iterable[Ints]) -> Allocation:
-        """Descend by exact prices from starts that memory allows, shape (D, T) each; return the best result."""
+        """Descend by exact prices from starts within memory, shape (D, T) each; return the best result."""
         allocations = [self.offer(units) for units in starts]
         return min((self._polish(one) for one in allocations), key=lambda one: one.value)
 
     def kicked(self, best: Allocation, *, on: bool = False) -> Allocation:
-        """Kick an allocation, and what is better after it, until kicks are used up; return the best.
+        """Kick an allocation and its improvements until kicks are used up; return the best.
 
-        Where they are not counted, `on` goes on for as long as there is time and they bring anything.
+        If kicks are not counted, `on` continues as long as there is time and kicks help.
         """
         if on and (self.kicks is not None or not self.budget.limited):
             return best
@@ -139,13 +139,13 @@ class IteratedLocalSearch:
         return best
 
     def offer(self, units: Ints) -> Allocation:
-        """Report and return an allocation that was found elsewhere."""
+        """Report and return an allocation found elsewhere."""
         allocation = Allocation(self.pricing, units)
         self.found(allocation)
         return allocation
 
     def _kick(self, best: Allocation, draws: Floats, *, improve: bool) -> tuple[Allocation, int]:
-        """Kick by the model; return what that leads to by exact prices, and how many moves were looked at."""
+        """Kick by the model; return the result by exact prices, and the number of moves tried."""
         # Whatever is better by the model is reported, and only what a whole round leads to is improved by exact prices.
         # So a search with fewer kicks is the beginning of one with more, which is never worse.
         self.budget.check()
@@ -156,7 +156,7 @@ class IteratedLocalSearch:
         return self.sampled(self._polish(other)) if improve else other, looked_at
 
     def _polish(self, allocation: Allocation) -> Allocation:
-        """Make the moves that the model likes best, as long as they bring anything by exact prices."""
+        """Make the model's best moves as long as they help by exact prices."""
         better: Allocation | None = allocation
         while better is not None:
             allocation = better
@@ -172,7 +172,7 @@ class IteratedLocalSearch:
         return allocation
 
     def sampled(self, allocation: Allocation) -> Allocation:
-        """Make the best of some random moves by exact prices, as long as one in a few such samples brings anything."""
+        """Make the best of sampled moves by exact prices, until several samples in succession do not help."""
         in_vain = 0
         while in_vain < _VAIN_SAMPLES:
             self.budget.check()
@@ -184,7 +184,7 @@ class IteratedLocalSearch:
         return allocation
 
     def _after_best(self, allocation: Allocation, moves: Ints) -> Allocation | None:
-        """Return the allocation after the best of some moves; None where none brings anything."""
+        """Return the allocation after the best of some moves; None if none helps."""
         enough = allocation.value * (1 - _LEAST_GAIN)
         _, values = self.pricing.objective(*allocation.after(moves))
         best = int(values.argmin())
@@ -196,7 +196,7 @@ class IteratedLocalSearch:
 
 
 def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Return random moves that memory allows, at most `count` of them, see `Placement.best_move`, shape (M, 6)."""
+    """Return up to `count` random moves within memory, shape (M, 6), see `Placement.best_move`."""
     shards = pricing.shards
     devices, tables = np.nonzero(units)
     if not len(devices):
@@ -220,5 +220,5 @@ def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Gener
 
 
 def _part(units: Ints, rng: np.random.Generator) -> Ints:
-    """Return all of some units half of the time, else any number from 1 on; shape (n,)."""
+    """Return all units with probability 1/2, else a random number of them from 1 on, shape (n,)."""
     return np.where(rng.random(len(units)) < 0.5, units, rng.integers(1, units + 1))

@@ -1,11 +1,10 @@
-"""What a descent does with a placement, in compiled code: prices, moves, and the best move of a device.
+"""Compiled code of a descent: prices of a placement, moves, and the best move of a device.
 
-In a move, a device gives units of a table to another, maybe for others. One kind of move is many. Giving all of a table
-away moves a shard, or merges two where the other device holds some of the table already; giving away a part is a split,
-or a shift of the cut where the other device holds some.
+In a move, a device gives units of a table to another device, which may give units of another table back. Giving all
+units moves a shard, or merges it into one of the same table; giving a part splits a shard, or shifts a cut between two.
 
-Compiled functions have plain loops over few arrays, and write to arrays that they are given: numba compiles that sooner
-than records, array expressions and new arrays.
+Compiled functions have plain loops over few arrays, and write their results to arguments, because numba compiles these
+faster than records, array expressions and new arrays.
 """
 
 import math
@@ -37,7 +36,7 @@ _NEXT_TO_NOTHING = 1e-300
 def price(
     units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Work out width, bytes and load of a range of devices; anew, so that rounding does not add up."""
+    """Compute width, bytes and load of a range of devices from scratch, so that rounding errors do not add up."""
     for device in range(start, stop, step):
         width = 0.0
         used = 0.0
@@ -58,10 +57,10 @@ def price(
 
 @jit
 def soft_maxima(devices: Floats, prices: Floats) -> tuple[float, float, float, float]:
-    """Return bytes without room, the time of a step with soft maxima in ms, and the largest load and width.
+    """Return bytes beyond memory, the time of a step with soft maxima in ms, and the largest load and width.
 
-    Every device adds an exponential to soft maxima. With hard maxima, nothing that happens on other devices than the
-    slowest or the widest would count. A width is the floor at least.
+    Every device adds an exponential to the soft maxima; with hard maxima, only the slowest and the widest device would
+    count. Widths count as at least the floor.
     """
     floor = prices[FLOOR]
     load = -np.inf
@@ -85,7 +84,7 @@ def soft_maxima(devices: Floats, prices: Floats) -> tuple[float, float, float, f
 def load_after(
     load: float, more_ms: float, before: float, after: float, floor: float, unit_ms: float, device_ms: float
 ) -> float:
-    """Return the load of a device whose shards take so much more, and whose width is `after` and no longer `before`."""
+    """Return a device's load after its shards take `more_ms` more and its width changes from `before` to `after`."""
     then = load + more_ms + unit_ms * (max(after, floor) - max(before, floor))
     if after == 0.0 and before > 0.0:
         then -= device_ms
@@ -98,10 +97,10 @@ def load_after(
 def place(
     units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, tables: Ints, sizes: Ints
 ) -> None:  # fmt: skip
-    """Give each of some pieces to the device with room that is least loaded then, width included.
+    """Place each piece on the device with room whose load, including width, is then smallest.
 
-    Where none has room for all of its units, the device that has room for most gets as many as fit, and so on. Where no
-    unit fits anywhere, the device that has least too much gets the rest.
+    If no device has room for all units, the device with most room gets as many as fit, and so on. If no unit fits
+    anywhere, the least overfull device gets the rest.
     """
     floor = prices[FLOOR]
     unit_ms = prices[UNIT_MS]
@@ -158,7 +157,7 @@ def place(
 
 @jit
 def lowest(terms: Floats, length: int, order: Ints, count: int) -> None:
-    """Write down where the lowest of the last row's values are, in ascending order; of equal ones the first first."""
+    """Write the positions of the lowest values of the last row to `order`, ascending, ties by position."""
     for n in range(length):
         order[n] = n
     for n in range(count):
@@ -175,7 +174,7 @@ def lowest(terms: Floats, length: int, order: Ints, count: int) -> None:
 
 @jit
 def givers(devices: Floats, prices: Floats, order: Ints, terms: Floats) -> int:
-    """Write down the devices that have to give; return how many. See `Placement.givers`."""
+    """Write the devices that must give to `order` and return their number, see `Placement.givers`."""
     too_full = 0
     widest = 0
     for device in range(len(devices)):
@@ -227,7 +226,7 @@ def descend(
 
 @jit
 def parts_of(held: int, amounts: Ints) -> int:
-    """Write down all, half and one of some units, each number once; return how many numbers."""
+    """Write the distinct ones of all, half and one of some units to `amounts`; return how many there are."""
     amounts[0] = held
     count = 1
     if held > 1:
@@ -247,10 +246,7 @@ def best_move(
     units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, giver: int, targets: int, move: Ints,
     order: Ints, amounts: Ints, terms: Floats, backs: Floats,
 ) -> int:  # fmt: skip
-    """Write down the move of a device that makes the placement best, or `NONE` where none does.
-
-    Returns how many moves were looked at.
-    """
+    """Write the best move of a device to `move`, or `NONE` if none helps; return the number of moves tried."""
     floor = prices[FLOOR]
     unit_ms = prices[UNIT_MS]
     widest_ms = prices[WIDEST_MS]

@@ -1,7 +1,7 @@
-"""Which node holds which of the tables that single nodes have by rows: so that no node has much more than others.
+"""Balances tables that single nodes hold by rows over the nodes.
 
-A step takes the slowest node's compute and what it sends to others, and in the exchange inside of nodes the columns of
-the widest one. Devices of a node here are those of a domain of fast links.
+A step waits for the slowest node's compute and its traffic to others, and for the widest node's columns in the exchange
+inside nodes. A node here is a domain of fast links.
 """
 
 from collections.abc import Callable
@@ -31,18 +31,18 @@ _SAME = 1e-9
 
 
 class NodePrices(NamedTuple):
-    """What exchanges of tables take that single nodes hold by rows, as lines; all 0 without several nodes."""
+    """Linear prices of exchanges of tables that single nodes hold by rows; all 0 with one node."""
 
-    latency_ms: float  #: of their start
-    inside_ms: float  #: inside of nodes, per column of the node that has most
-    sent_ms: float  #: between nodes after it, per column of the own node
-    received_ms: float  #: likewise per column of all other nodes
+    latency_ms: float  #: latency of the exchanges
+    inside_ms: float  #: time inside nodes, per column of the widest node
+    sent_ms: float  #: time between nodes afterwards, per column of the own node
+    received_ms: float  #: time between nodes afterwards, per column of all other nodes
 
 
 def node_prices(task: ShardingTask, costs: AdditiveCosts) -> NodePrices:
-    """Return the prices of a task, found by asking the cost what one column takes, and all that there are.
+    """Return the prices of a task, lines through the cost's times of one column and of all columns.
 
-    Times that grow ever more slowly are at least the line through these two.
+    Concave times lie above these lines.
     """
     if not has_domains(task):
         return NodePrices(0.0, 0.0, 0.0, 0.0)
@@ -63,20 +63,20 @@ def node_prices(task: ShardingTask, costs: AdditiveCosts) -> NodePrices:
 
 
 def first_and_last(costs: AdditiveCosts, task: ShardingTask) -> Floats:
-    """Return how forward and backward compute count in what devices do first and at last, shape (2, 2).
+    """Return the weights of forward and backward compute in a device's first and last work, shape (2, 2).
 
-    A step takes what the slowest device does first, which is compute and the exchange of pooled values, and after that
-    the longest exchange of gradients and the rest of the slowest device's compute (see
-    `shardgym.costs.links.exchange_times`). Where ids are hidden all compute comes first; otherwise forward compute.
+    A step waits for the slowest device's first work, compute and the exchange of pooled values, then for the longest
+    exchange of gradients and the slowest device's remaining compute (see `shardgym.costs.links.exchange_times`). If ids
+    are hidden, all compute comes first; otherwise forward compute does.
     """
     return np.array([[1.0, 1.0], [0.0, 0.0]]) if costs.ids_hidden(task) else np.eye(2)
 
 
 def node_loads(ms: Floats, columns: float, prices: NodePrices) -> Floats:
-    """Return what a table brings to the node that holds it, in ms, of each the largest counts, shape (3,).
+    """Return the loads that a table adds to its node, in ms, shape (3,); of each, the largest over nodes counts.
 
-    That is what its devices do first and at last, and what all devices wait for inside of nodes. `ms` is what each
-    device of a node does for it, first and at last, shape (n, 2); outputs are exchanged in either.
+    The loads are the first and last work of its devices, and the wait of all devices inside nodes. `ms` is the first
+    and last compute of each device of the node for it, shape (n, 2); both are followed by an exchange of outputs.
     """
     return np.array([*(ms.max(axis=0) + prices.sent_ms * columns), 2 * prices.inside_ms * columns])
 
@@ -84,10 +84,10 @@ def node_loads(ms: Floats, columns: float, prices: NodePrices) -> Floats:
 def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
     """Return the node of each table, shape (T,).
 
-    The largest tables come first, each to where the sum of the largest loads stays least. Then tables of the nodes
-    that have most move and swap nodes as long as that helps. Where no node has room for a table, the one with most
-    room gets it. Loads are those of tables, (T, 3), and what nodes have besides, (N, 3); sizes are bytes of tables on a
-    device, (T,), and room those that the devices of each node have for them, (N,).
+    The largest tables come first, each on the node with which the sum of the largest loads stays smallest. Then tables
+    of the most loaded nodes move and swap as long as that helps. If no node has room for a table, the one with most
+    room gets it. `loads` are those of tables, (T, 3), `base` the nodes' other loads, (N, 3), `sizes` the bytes of
+    tables per device, (T,), and `room` the bytes for them on each device of a node, (N,).
     """
     # An even share is 1, which keeps powers within range.
     unit = max(float((loads.sum(axis=0) / len(base) + base.max(axis=0)).max()), 1e-12)
@@ -105,7 +105,7 @@ def packed(loads: Floats, base: Floats, sizes: Ints, room: Ints) -> Ints:
 
 
 def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, found: Ints) -> None:
-    """Place tables one after another; changes `sums` and `left`, those of nodes, and `found`."""
+    """Place tables one after another, updating the nodes' `sums` and `left`, and `found`."""
     for table in order.tolist():
         before = _powers(sums, _FIRST)
         others = np.cumsum(before, axis=0)[-1] - before  # added in the order of nodes on all processors
@@ -119,7 +119,7 @@ def _place(loads: Floats, sums: Floats, sizes: Ints, left: Ints, order: Ints, fo
 
 
 def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, squarings: int) -> None:
-    """Move and swap tables as long as that helps; changes `sums` and `left`, those of nodes, and `found`."""
+    """Move and swap tables as long as that helps, updating the nodes' `sums` and `left`, and `found`."""
     tables, nodes = len(loads), len(sums)
     # What comes back for a table: nothing, from each node, or one of the tables.
     backs = np.concatenate([np.zeros((nodes, 3)), loads])
@@ -158,7 +158,7 @@ def _descend(loads: Floats, sums: Floats, sizes: Ints, left: Ints, found: Ints, 
 
 
 def _first_least(values: Floats, least: float) -> int:
-    """Return where the least value is of which each is less than the one before by more than a tie; -1 for nowhere."""
+    """Return the position of the last value that beats `least` and all earlier ones by more than a tie; -1 if none."""
     best = -1
     for n in np.flatnonzero(values < least * (1 - _SAME)).tolist():
         if values[n] < least * (1 - _SAME):
@@ -168,7 +168,7 @@ def _first_least(values: Floats, least: float) -> int:
 
 
 def _powers(values: Floats, squarings: int) -> Floats:
-    """Return values squared so often; of what rounding has made negative, 0."""
+    """Square values so often, after replacing negative ones, which come from rounding, by 0."""
     powers = np.maximum(values, 0.0)
     for _ in range(squarings):
         powers = powers * powers
@@ -176,7 +176,7 @@ def _powers(values: Floats, squarings: int) -> Floats:
 
 
 def _roots(powers: Floats, squarings: int) -> Floats:
-    """Return the added values whose powers these are, (..., 3) to (...); all processors round square roots alike."""
+    """Return the sums of the roots of powers, (..., 3) to (...), by square roots, which all processors round alike."""
     values = np.maximum(powers, 0.0)
     for _ in range(squarings):
         values = np.sqrt(values)
@@ -192,7 +192,7 @@ class Nodes:
         self._compute = first_and_last(costs, task)
 
     def packed_anew(self, best: Allocation, search_beside: Callable[[Shared], IteratedLocalSearch]) -> Allocation:
-        """Return what an allocation becomes by packing and a descent of columns; itself where that brings nothing."""
+        """Improve an allocation by packing and a descent of columns; return it unchanged if that does not help."""
         shared = self._packed(best)
         if shared is None:
             return best
@@ -200,7 +200,7 @@ class Nodes:
         return other if other.value < best.value * (1 - _LEAST_GAIN) else best
 
     def _packed(self, best: Allocation) -> Shared | None:
-        """Return what devices share then; None where all tables stay where they are, or have no room elsewhere."""
+        """Return the shared tables after packing; None if all tables stay, or have no room elsewhere."""
         pricing, size = best.pricing, self._size
         held = [place for place in pricing.shared.places.values() if len(place.form.bytes) < len(best.units)]
         if not held:

@@ -1,6 +1,6 @@
-"""Placements priced by a linear model: those to start from, their descent, and kicks out of it.
+"""Placements priced by a linear model: construction, descent, and kicks.
 
-To start from, tables are cut evenly until no piece is too much, and pieces placed one after another, largest first. A
+Construction cuts tables evenly until no piece exceeds limits, and places pieces one after another, largest first. A
 kick takes tables off their devices, cuts them anew and places them again.
 """
 
@@ -32,7 +32,7 @@ _ANY = 2**60
 
 
 class Placement:
-    """What devices hold, priced by a model: units of each table on each device, copied; nothing when None."""
+    """Units of each table on each device, priced by a model. The constructor copies units, or starts empty if None."""
 
     def __init__(self, model: LinearModel, units: Ints | None = None) -> None:
         count = len(model.memory)
@@ -54,29 +54,29 @@ class Placement:
         self.hold(self.units if units is None else units)
 
     def hold(self, units: Ints) -> None:
-        """Hold other units, shape (D, T)."""
+        """Set the units, shape (D, T)."""
         self.units[:] = units
         moves.price(self.units, self.devices, *self._model, 0, len(self.devices), 1)
 
     def rank(self) -> tuple[float, float]:
-        """Return the bytes that devices have no room for, and what is minimised, in ms: less is better."""
+        """Return the bytes beyond memory, and the objective in ms: less is better."""
         missing, value, _, _ = moves.soft_maxima(self.devices, self._model[2])
         return missing, value
 
     def place(self, tables: Ints, units: Ints) -> None:
-        """Place pieces, so many units of a table each, one after another."""
+        """Place pieces one after another, given their tables and units."""
         moves.place(self.units, self.devices, *self._model, tables, units)
 
     def givers(self) -> list[int]:
-        """Return the devices that have to give: those that hold too much, else the most loaded, and the widest."""
+        """Return the devices that must give: the overfull ones, else the most loaded ones and the widest one."""
         count = moves.givers(self.devices, self._model[2], self._chosen, self._terms)
         found: list[int] = self._chosen[:count].tolist()
         return found
 
     def best_move(self, giver: int) -> Ints | None:
-        """Return the move of a device that makes the placement best; None where none makes it better.
+        """Return the best move of a device, shape (6,), or None if no move improves the placement.
 
-        A move is giver, taker, table, units; table that comes back or `NONE`, and its units; shape (6,).
+        A move is giver, taker, table, units, and the table that comes back, or `NONE`, and its units.
         """
         moves.best_move(
             self.units, self.devices, *self._model, giver, self._targets, self._move,
@@ -85,10 +85,10 @@ class Placement:
         return None if self._move[0] == NONE else self._move.copy()
 
     def descend(self, most_steps: int = _MOST_STEPS) -> tuple[bool, int]:
-        """Make the best move of one of the most loaded devices, until none makes the placement better.
+        """Make the best move of one of the most loaded devices until none improves the placement.
 
-        Bytes that devices have no room for become fewer first. Returns whether the descent came to an end within
-        `most_steps` moves, and how many moves were looked at.
+        Moves first reduce bytes beyond memory. Returns whether the descent ended within `most_steps` moves, and the
+        number of moves tried.
         """
         return moves.descend(
             self.units, self.devices, *self._model, most_steps, self._targets, self._move,
@@ -96,9 +96,9 @@ class Placement:
         )  # fmt: skip
 
     def cut_anew(self, draws: Floats) -> None:
-        """Take tables off, the first of them from the most loaded device; place each in a piece less, as many, or more.
+        """Take tables off, the first one from the most loaded device; place each in one piece less, as many, or more.
 
-        Draws are `DRAWS_PER_KICK` random numbers from 0 to 1.
+        `draws` are `DRAWS_PER_KICK` random numbers from 0 to 1.
         """
         taken: dict[int, float] = {}
         for n in range(1 + int(draws[0] * KICK_MOVES)):
@@ -127,7 +127,7 @@ class Placement:
 def kick_and_descend(model: LinearModel, best: Ints, draws: Floats) -> tuple[list[Ints], int]:
     """Disturb the best placement, units of shape (D, T), and descend again, for each of (N, `DRAWS_PER_KICK`) draws.
 
-    Returns the units of every placement that was better than all before, and how many moves were looked at.
+    Returns the units of every placement that beat all before it, and the number of moves tried.
     """
     better: list[Ints] = []
     looked_at = 0
@@ -147,7 +147,7 @@ def kick_and_descend(model: LinearModel, best: Ints, draws: Floats) -> tuple[lis
 def constructed(model: LinearModel) -> Iterator[Placement]:
     """Yield placements of whole tables, of tables cut to ever smaller costs, and of tables cut to every power of two.
 
-    Pieces may find no room; then a placement holds more than its devices can.
+    A placement may exceed its devices' memory if pieces find no room.
     """
     whole = model.first + model.units
     cost = float((model.row_ms[whole] + (model.unit_ms + model.widest_ms) * model.units).sum()) / len(model.memory)
@@ -164,8 +164,8 @@ def constructed(model: LinearModel) -> Iterator[Placement]:
 def cut_and_place(model: LinearModel, most_ms: float, most_units: int, most_bytes: int, by_bytes: float) -> Placement:
     """Cut every table into the fewest even pieces within limits, and return all pieces placed, largest first.
 
-    Tables of which a single unit exceeds a limit are cut into units; `most_ms` includes the price of a width. A piece
-    is as large as its share of all ms or `by_bytes` x its share of all bytes, whichever is more.
+    Tables whose single units exceed a limit are cut into units; `most_ms` includes the price of width. The size of a
+    piece is its share of all ms, or `by_bytes` times its share of all bytes if that is larger.
     """
     price_of_unit = model.unit_ms + model.widest_ms
     low, high = np.ones_like(model.units), model.units

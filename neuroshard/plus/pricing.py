@@ -1,4 +1,4 @@
-"""Pricing: times of devices and whole plans from added vectors of their shards, and what the search minimises."""
+"""Pricing: times of devices and whole plans from sums of their shards' vectors, and the search's objective."""
 
 import copy
 from collections.abc import Sequence
@@ -26,50 +26,48 @@ _DEVICES_PER_CALL = 512
 
 
 class Pricing:
-    """An additive cost as sums of vectors, one per shard, and functions of these sums; and what the search minimises.
+    """An additive cost as functions of sums of vectors, one per shard; and the search's objective.
 
-    That is the predicted cost of a step, plus by how much a soft maximum over devices' compute is above the hard one.
-    With the hard maximum alone, nothing that happens on other devices than the slowest would count.
-
-    All shards are described at once, here and never again.
+    The objective is the predicted cost of a step, plus the excess of a soft maximum over devices' compute above the
+    hard one. With the hard maximum alone, only the slowest device would count.
 
     Args:
-        shards: of the task.
-        costs: of the cost model.
-        vectors: one per row of `shards` that ends in its loads, see `AdditiveCosts.vectors`, and zeros for empty rows,
-            shape (R, V). So the last entry of a sum is the number of shards. When None: those of `costs`.
+        shards: shards of the task.
+        costs: additive costs of the cost model.
+        vectors: a vector per row of `shards`, ending in its loads, see `AdditiveCosts.vectors`, zeros for empty rows,
+            shape (R, V). The last entry of a sum is the number of shards. Computed from `costs` when None.
     """
 
-    byte_ms = 0.0  #: what a byte of a device's memory saves, where rows may be in the memory of hosts
+    byte_ms = 0.0  #: saving of a byte of device memory, if rows may be in host memory
 
     def __init__(self, shards: ShardTable, costs: AdditiveCosts, vectors: Floats | None = None) -> None:
         self.shards = shards
         self.costs = costs
         self._task = costs.add_task(shards.task)
         self.vectors = shards.vectors(costs, np.flatnonzero(shards.columns)) if vectors is None else vectors
-        #: Tables that devices hold besides.
+        #: Shared tables beside the columns.
         self.shared = shared([], (shards.task.num_devices, self.vectors.shape[1]))
-        self.row_bytes: Ints = shards.bytes  #: that each row is expected to take of a device's memory, shape (R,)
+        self.row_bytes: Ints = shards.bytes  #: expected device memory of each row, shape (R,)
 
     def beside(self, shared: Shared) -> Self:
-        """Return the pricing of the other tables' columns, where devices hold these besides."""
+        """Return the pricing of the other tables' columns beside these shared tables."""
         other = copy.copy(self)
         other.shared = shared
         return other
 
     @property
     def memory(self) -> Ints:
-        """Bytes that columns may take on each device, shape (D,)."""
+        """Bytes for columns on each device, shape (D,)."""
         return np.array(self.shards.task.capacity_bytes, dtype=np.int64) - self.shared.bytes
 
     def room(self, units: Ints) -> Ints:
-        """Return the bytes that units of each table on each device, shape (D, T), leave of the memory, shape (D,)."""
+        """Return the free bytes of each device, shape (D,), given units of each table on each device, (D, T)."""
         used: Ints = self.shards.bytes[self.shards.first + units].sum(axis=1)
         return self.memory - used
 
     @property
     def units(self) -> Ints:
-        """Units of each table that are to be placed, shape (T,)."""
+        """Units of each table to place, shape (T,)."""
         units = self.shards.units.copy()
         units[list(self.shared.places)] = 0
         return units
@@ -79,16 +77,16 @@ class Pricing:
         return self.costs.compute_ms(sums)
 
     def totals(self, compute: Floats, loads: Floats) -> Floats:
-        """Return what plans take in ms, quantized, by compute of devices, (P, D, 2), and loads, (P, D, LOADS)."""
+        """Return plans' costs in ms, quantized, from devices' compute, (P, D, 2), and loads, (P, D, LOADS)."""
         return self.costs.slowest_ms(self._task, compute, loads)
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
-        """Return what each row adds to the compute of a device, shape (R,), and what a device takes besides, in ms.
+        """Return the compute that each row adds to a device, shape (R,), and a device's fixed compute, in ms.
 
-        Both are of forward plus backward compute, and quantized: a line is fitted to what the devices of examples
-        compute, weighing relative errors. What a device takes is a line in what its shards take alone, their number,
-        and their latents. Of a cost that is no sum, as fused kernels take less than one by one, this is the line that
-        is nearest where the search is. It is about what columns add to that which devices hold besides.
+        Both are forward plus backward compute, quantized, from a ridge regression on relative errors of example
+        devices. The fit is linear in the shards' compute alone, their number, and their latents. If compute is not a
+        sum, because fused kernels take less, the fit is accurate near the examples. It covers only what columns add to
+        the devices' shared tables.
         """
         rows = np.flatnonzero(self.shards.columns)
         alone = np.zeros(len(self.shards))
@@ -115,7 +113,7 @@ class Pricing:
         return quantized(np.maximum(row_ms, _LEAST_SHARE * alone)), max(float(quantized(fitted[1])), 0.0)
 
     def sums(self, units: Ints) -> Floats:
-        """Return the added vectors of devices, (D, T) to (D, V)."""
+        """Return the devices' sums of vectors, (D, T) to (D, V)."""
         sums = self.shared.sums.copy()
         devices, tables = np.nonzero(units)
         if len(devices):
@@ -129,9 +127,9 @@ class Pricing:
         return vectors
 
     def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
-        """Return the added vectors of giver and taker after each of some moves, (M, 6) to (M, 2, V).
+        """Return the sums of vectors of giver and taker after each of some moves, (M, 6) to (M, 2, V).
 
-        Units and sums are those before, moves as in `Placement.best_move`.
+        `units` and `sums` are those before the move; for moves see `Placement.best_move`.
         """
         givers, takers, tables, given, backs, back_units = moves.T
         number = np.arange(len(moves))
@@ -147,23 +145,23 @@ class Pricing:
         return np.where(after_moves[..., -1:] > 0.5, after_moves, 0.0)
 
     def charge_ms(self, num_bytes: Ints) -> Floats:
-        """Return what so much of a device's memory is worth, quantized."""
+        """Return the price of so many bytes of a device's memory in ms, quantized."""
         return quantized(np.asarray(self.byte_ms * num_bytes, dtype=np.float64))
 
     def has_room(self, units: Ints) -> bool:  # noqa: ARG002
-        """Say whether hosts have room for what devices with such units, shape (D, T), do not hold."""
+        """Say whether hosts have room for the rows that devices with these units, shape (D, T), do not hold."""
         return True
 
     def plan(self, units: Ints) -> ShardingPlan:
-        """Return the plan of units of each table on each device, shape (D, T), and of the tables that devices share."""
+        """Return the plan of units of each table on each device, shape (D, T), and of the shared tables."""
         return plan_of_units(self.shards, units, self.shared_shards())
 
     def shared_shards(self) -> list[Shard]:
-        """Return the shards of the tables that devices share."""
+        """Return the shards of the shared tables."""
         return [shard for place in self.shared.places.values() for shard in shards_of(self.shards.task, place)]
 
     def objective(self, compute: Floats, loads: Floats) -> tuple[Floats, Floats]:
-        """Return what plans take in ms, and what is minimised; arguments as `totals`, to (P,) each, P at least 1."""
+        """Return costs and objectives of plans in ms, (P,) each with P at least 1; arguments as in `totals`."""
         step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
         starts = range(0, len(compute), step)
         totals = np.concatenate([self.totals(compute[n : n + step], loads[n : n + step]) for n in starts])
@@ -171,7 +169,7 @@ class Pricing:
 
 
 def excess(compute: Floats) -> Floats:
-    """Return by how much the soft maximum of devices' compute is above the hard one; (P, D) to (P,)."""
+    """Return the excess of the soft maximum of devices' compute over the hard one, (P, D) to (P,)."""
     width = SOFTNESS * compute.mean(axis=1, keepdims=True)
     above = (compute - compute.max(axis=1, keepdims=True)) / np.maximum(width, 1e-12)
     excess: Floats = width[:, 0] * np.log(np.exp(above).sum(axis=1))

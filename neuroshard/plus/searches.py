@@ -1,4 +1,4 @@
-"""The search of NeuroShardPlus from plan to plan: over columns, and over what devices share beside them."""
+"""The search of NeuroShardPlus over columns, and over the tables that devices share beside them."""
 
 import contextlib
 import dataclasses
@@ -34,22 +34,22 @@ InGroups = Callable[[Iterable[Shard]], ShardingPlan]
 
 
 def examples_of(pricing: Pricing) -> list[Ints]:
-    """Return units of constructed placements, by what shards take alone: devices such as the search will see."""
+    """Return units of placements constructed by the shards' times alone, as examples of devices in the search."""
     whole = [np.eye(pricing.shards.task.num_devices, 1, dtype=np.int64) * pricing.shards.units]
     return [placement.units for placement in constructed(linear_model(pricing, whole))]
 
 
 @dataclass
 class ExactSearch:
-    """Searches over columns by exact prices: where nothing is shared, and from what seems best to share."""
+    """Searches over columns by exact prices, without shared tables and from the best choices of shared tables."""
 
-    pricing: Pricing  #: of the task, where nothing is shared
-    forms: Sequence[Sequence[Form]]  #: in which tables can be shared
-    kicks: int | None  #: of the search, see `NeuroShardPlus`
-    budget: Budget  #: of time
-    seed: int  #: of the kicks
-    incumbent: Incumbent  #: is told of every plan
-    in_groups: InGroups | None = None  #: of a search on the devices of one group, makes the plan of all groups
+    pricing: Pricing  #: pricing of the task without shared tables
+    forms: Sequence[Sequence[Form]]  #: forms in which each table can be shared
+    kicks: int | None  #: see `NeuroShardPlus`
+    budget: Budget  #: time budget
+    seed: int  #: seed of the kicks
+    incumbent: Incumbent  #: best plan so far, updated with every plan
+    in_groups: InGroups | None = None  #: makes the plan of all groups, for a search on the devices of one group
 
     def __post_init__(self) -> None:
         self._model = linear_model(self.pricing, examples_of(self.pricing))
@@ -61,11 +61,11 @@ class ExactSearch:
         return self._descended(self.pricing.shared)
 
     def columns_ms(self) -> float:
-        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room."""
+        """Return the cost of the plan that a descent over columns alone finds; infinite if they have no room."""
         return math.inf if self._by_columns is None else self._by_columns.total_ms
 
     def run(self) -> None:
-        """Search until kicks are used up, or for as long as there is time and they bring anything."""
+        """Search until kicks are used up, or as long as there is time and they help."""
         # The incumbent, if devices share tables in it.
         known = self._given()
         places = [] if known is None else places_of(self.pricing.shards.task, known, self.forms)
@@ -106,9 +106,9 @@ class ExactSearch:
         search.kicked(best, on=True)
 
     def _levelled(self, best: Allocation) -> list[tuple[IteratedLocalSearch, Allocation]]:
-        """Return what placing columns anew with widths levelled leads to, and its search; nothing if that is no better.
+        """Place columns anew by a levelled model; return its search and result, or nothing if that is no better.
 
-        The model was fitted where nothing is shared: beside many shared tables it may take no width for too much.
+        The model was fitted without shared tables; beside many, it may underestimate the price of width.
         """
         before = self._search_beside(best.pricing.shared)
         search = dataclasses.replace(before, model=levelled(before.model))
@@ -121,7 +121,7 @@ class ExactSearch:
         return with_better_kinds(allocation, forms, self._search_beside)
 
     def _settled(self, packed: Allocation) -> Allocation:
-        """Return what changes of one table at a time and packing anew lead to in turns."""
+        """Alternate between changes of one table at a time and packing, and return the result."""
         while True:
             best = self._flipped(packed, self.forms)
             packed = self._repacked(best)
@@ -137,7 +137,7 @@ class ExactSearch:
         )
 
     def _descended(self, shared: Shared) -> Allocation | None:
-        """Return what constructed placements and the incumbent lead to; None where columns find no room."""
+        """Descend from constructed placements and the incumbent; return None if columns find no room."""
         search, shards = self._search_beside(shared), self.pricing.shards
         if len(shared.places) == len(shards.units):  # no columns are left to place
             return search.offer(np.zeros((shards.task.num_devices, len(shards.units)), dtype=np.int64))
@@ -153,7 +153,7 @@ class ExactSearch:
         return search.descended(starts) if starts else None
 
     def _given(self) -> ShardingPlan | None:
-        """Return the incumbent, if there is one and it is for these devices."""
+        """Return the incumbent if there is one for these devices."""
         return self.incumbent.plan() if self.incumbent.cost_ms < math.inf and self.in_groups is None else None
 
     def found(self, allocation: Allocation) -> None:

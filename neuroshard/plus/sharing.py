@@ -1,6 +1,6 @@
-"""Tables that devices share evenly, by rows or as replicas: the ways to do so, and what they bring to each device.
+"""Tables that devices share evenly, by rows or as replicas: the ways to share them, and their loads on each device.
 
-Nothing of such a table is placed: all devices have their part of it, or all devices of one node.
+Such a table is not placed: all devices, or all devices of one node, have a part of it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _HOST_KERNELS: tuple[tuple[ComputeKernel, float], ...] = (
 class Form(NamedTuple):
     """One way to share one table."""
 
-    table: int  #: its position in the task
+    table: int  #: position in the task
     kind: SharedType  #: TorchRec's sharding type
-    #: What it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
+    #: Vectors that it adds to devices, those of a node for `table_row_wise`, else all, shape (n, V).
     vectors: Floats
-    bytes: Ints  #: what it takes on these devices, shape (n,)
-    host_bytes: Ints  #: what it takes in the memory of their hosts, shape (n,)
-    compute_kernel: ComputeKernel = "fused"  #: which memory its rows are in, see `Shard`
-    cache_load_factor: float = 0.0  #: likewise
+    bytes: Ints  #: bytes on these devices, shape (n,)
+    host_bytes: Ints  #: bytes on their hosts, shape (n,)
+    compute_kernel: ComputeKernel = "fused"  #: see `Shard`
+    cache_load_factor: float = 0.0  #: see `Shard`
 
     @property
     def way(self) -> str:
-        """TorchRec's sharding type, and the kernel if it is not `fused`."""
+        """TorchRec's sharding type, and the kernel unless it is `fused`."""
         if self.compute_kernel == "fused":
             return self.kind
         return f"{self.kind} {self.compute_kernel} {self.cache_load_factor}"
@@ -58,19 +58,19 @@ class Place(NamedTuple):
 
     @property
     def devices(self) -> slice:
-        """The devices."""
+        """Devices that share the table."""
         return slice(self.first, self.first + len(self.form.bytes))
 
 
 class Shared(NamedTuple):
-    """Tables that devices share, and what that comes to; the last two follow from the first."""
+    """Tables that devices share, and their sums and bytes, which follow from them."""
 
-    places: Mapping[int, Place]  #: by the position of the table
-    sums: Floats  #: added vectors of each device, shape (D, V)
-    bytes: Ints  #: of each device, shape (D,)
+    places: Mapping[int, Place]  #: places by the position of the table
+    sums: Floats  #: sums of vectors of each device, shape (D, V)
+    bytes: Ints  #: bytes on each device, shape (D,)
 
     def changed(self, without: Iterable[int], more: Iterable[Place]) -> Shared:
-        """Return other tables: without some, by position, and with more."""
+        """Return these tables without some, by position, and with more."""
         dropped = {*without}
         places = {table: place for table, place in self.places.items() if table not in dropped}
         places |= {place.form.table: place for place in more}
@@ -79,7 +79,7 @@ class Shared(NamedTuple):
 
 
 def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
-    """Return tables that devices share, at most one place for each, and sums of such a shape, (D, V)."""
+    """Return shared tables, given at most one place for each, and the shape of sums, (D, V)."""
     ordered = sorted(places, key=lambda place: place.form.table)
     sums = np.zeros(shape)
     sizes = np.zeros(shape[0], dtype=np.int64)
@@ -92,9 +92,9 @@ def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
 def forms_of(
     task: ShardingTask, costs: AdditiveCosts, kinds: Container[str], *, in_host: bool = False
 ) -> list[list[Form]]:
-    """Return the ways to share each table by some of TorchRec's sharding types, as far as some device has the memory.
+    """Return the ways to share each table by TorchRec's sharding types `kinds` that some device has memory for.
 
-    If `in_host`, rows may be in the memory of hosts, with caches of some sizes.
+    If `in_host`, rows may be in host memory, with caches of several sizes.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     several = has_domains(task)
@@ -138,7 +138,7 @@ def forms_of(
 
 
 def piece_bytes(task: ShardingTask, key: ShardKey) -> tuple[int, int]:
-    """Return the bytes of a piece on each device that holds it, and on its host."""
+    """Return the bytes of a piece on each of its devices, and on their hosts."""
     holders = task.num_devices // key.served if key.served else 1
     if key.compute_kernel == "fused":
         table = task.table(key.table)
@@ -183,7 +183,7 @@ def shards_of(task: ShardingTask, place: Place) -> list[Shard]:
 
 
 def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[Form]]) -> list[Place]:
-    """Return the places of the tables that devices share in a plan, as far as there are such forms."""
+    """Return the places of the tables that devices share in a plan, if they have one of these forms."""
     devices = task.num_devices
     found = []
     for table, of_table in zip(task.tables, forms, strict=True):
@@ -197,7 +197,7 @@ def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[F
 
 
 def has_domains(task: ShardingTask) -> bool:
-    """Say whether there are several fast domains of equal size, which tables may be cut by rows in."""
+    """Say whether there are several fast domains of equal size, in which tables may be cut by rows."""
     domain = task.topology.fast_domain_size
     return 1 < domain < task.num_devices and task.num_devices % domain == 0
 
@@ -216,7 +216,7 @@ def row_blocks(table: EmbeddingTable, devices: int) -> Sequence[int]:
 
 
 def even_rows(table: EmbeddingTable, devices: int, first: int = 0) -> list[Shard]:
-    """Return a table cut into such pieces, one for each of so many devices from the first one on."""
+    """Return a table cut into `row_blocks`, one for each of so many devices from the first one on."""
     columns = (0, table.embedding_dim)
     ends = np.cumsum(row_blocks(table, devices)).tolist()
     return [

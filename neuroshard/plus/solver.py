@@ -1,4 +1,4 @@
-"""NeuroShardPlus as a solver: local search from constructed placements."""
+"""NeuroShardPlus and RowWise as solvers."""
 
 import contextlib
 import functools
@@ -35,26 +35,25 @@ class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, and over the tables that devices share.
 
     A table may be cut by rows over all devices, over those of one node, or, cut by columns first, over those of each
-    node; or be replicated. `choices.py` and `kinds.py` choose which, and `nodes.py` which node has what single nodes
-    hold. The plan is never worse than what columns alone lead to. Where a task allows groups of 2D parallelism, their
-    size is chosen, too. Simulators price no replicas. The cost must be additive: with measured ones, measure the plans
-    that others lead to (`measured_rerank`).
+    node; or be replicated. `choices.py` and `kinds.py` choose which, and `nodes.py` balances single nodes' tables. The
+    plan is never worse than that of columns alone. If a task allows groups of 2D parallelism, the search also chooses
+    their size. Simulators price no replicas. The cost must be additive; for measured costs, use `measured_rerank`.
 
-    Where tables take more than 80 % of the memory of devices, hosts have memory, and the cost prices it, each device
-    keeps the rows that save the most time per byte (`tiers.py`); the others are read from the host, through a cache
-    where nobody knows which rows are popular.
+    If tables take more than 80 % of device memory, hosts have memory, and the cost prices it, each device keeps the
+    rows that save the most time per byte (`tiers.py`). It reads the others from its host, through a cache if the
+    popular rows are unknown.
 
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
 
     Args:
-        kicks: how often the best plan is disturbed and improved again. When None: until the time limit where there is
-            one, else 128 times or until two million moves were looked at.
-        sharding_types: what tables may be besides `table_wise`, `column_wise` and `table_column_wise`, by TorchRec's
-            names: some of `row_wise`, `table_row_wise`, `grid_shard`, `data_parallel`.
-        row_cuts: whether popular rows of a shard may be in the memory of its device and the others in that of its host,
-            and shards of a table may have caches of different sizes. TorchRec has one kernel and one cache for each
-            table: without, plans can be exported to it.
+        kicks: how often to disturb the best plan and improve it again. When None: until the time limit if there is one,
+            else 128 times or until two million moves were tried.
+        sharding_types: allowed types, by TorchRec's names, besides `table_wise`, `column_wise` and `table_column_wise`:
+            some of `row_wise`, `table_row_wise`, `grid_shard`, `data_parallel`.
+        row_cuts: whether a shard may have popular rows in device memory and the others in host memory, and shards of a
+            table may have caches of different sizes. Without row cuts, plans can be exported to TorchRec, which has one
+            kernel and one cache per table.
 
     Raises:
         InputError: a setting is out of range or of another type.
@@ -73,7 +72,7 @@ class NeuroShardPlus(ColumnSolver):
                 raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
 
     def check_ready(self, cost: CostModel) -> None:
-        """Raise `InputError` where the cost does not add up over shards."""
+        """Raise `InputError` if the cost is not additive."""
         additive_costs(cost, "neuroshard_plus")
 
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:
@@ -103,17 +102,16 @@ class NeuroShardPlus(ColumnSolver):
             _search_in_tiers(search, task, costs, kinds, row_cuts=self.row_cuts)
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
-        """Halve tables, or cut them anywhere."""
+        """See `ColumnSolver`; halves tables, or else cuts them anywhere."""
         return plan_of_units(shards, pack_units(shards))
 
 
 class RowWise(NeuroShardPlus):
-    """`neuroshard_plus` that may cut tables evenly by rows over all devices, and by columns, and nothing else.
+    """`neuroshard_plus` restricted to cuts by columns, and by rows over all devices (TorchRec's `row_wise`).
 
-    A piece of such a table looks up its share of the ids and sends partial sums of the whole width. So cutting by rows
-    pays where a table has many ids per sample: ids are read once, whereas pieces of columns read all of them each. All
-    devices get the same from it, so what the others leave balanced stays so. TorchRec's `row_wise` sharding is this.
-    Boards show by it what rows alone bring.
+    A row shard looks up its share of the ids and sends partial sums of the whole width. Cutting by rows therefore pays
+    for tables with many ids per sample, which every column shard reads in full. It adds the same load to all devices.
+    Boards show with this solver the gain from `row_wise` alone.
 
     `kicks` and `row_cuts` are as in `NeuroShardPlus`.
     """
@@ -125,7 +123,7 @@ class RowWise(NeuroShardPlus):
 def _search_in_devices(
     search: Callable[..., ExactSearch], shards: ShardTable, costs: AdditiveCosts, kinds: set[str], *, in_groups: bool
 ) -> None:
-    """Search with all rows in the memory of devices, in groups of 2D parallelism where these are allowed."""
+    """Search with all rows in device memory, also in groups of 2D parallelism if `in_groups`."""
     task = shards.task
     best = search(Pricing(shards, costs), forms_of(task, costs, kinds))
     # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
@@ -144,7 +142,7 @@ def _search_in_devices(
 def _search_in_tiers(
     search: Callable[..., ExactSearch], task: ShardingTask, costs: AdditiveCosts, kinds: set[str], *, row_cuts: bool
 ) -> None:
-    """Search with rows in the memory of devices and hosts; first comes a plan by memory alone."""
+    """Search with rows in device and host memory, after a first plan by memory alone."""
     forms = forms_of(task, costs, kinds, in_host=True)
     splits = splits_of(task, costs, in_host=True, row_cuts=row_cuts)
     # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.

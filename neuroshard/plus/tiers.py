@@ -1,7 +1,7 @@
-"""Columns of tables whose rows may be elsewhere than in a device's memory: how they are split, and filling memory.
+"""Columns of tables whose rows may be in host memory: ways to split their rows, and filling device memory.
 
-A device that holds some columns of some tables has one best way to use its memory: rows go where they save the most
-time per byte. So searches choose columns and devices as ever, and this says which rows are where, and prices them.
+Searches choose columns and devices as usual. This module then chooses the rows in each device's memory, those that
+save the most time per byte, and prices the result.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ from shardgym.tasks.task import ShardingTask
 
 
 class TieredShards(ShardTable):
-    """Shards of 0, 1, 2, ... units of columns, each of whose rows can be split in several ways.
+    """Shards of 0, 1, 2, ... units of columns, each with several ways to split its rows.
 
-    Ways of a row follow each other as those of its table do, from the one that takes least of the device's memory on.
+    The ways of a row are in the order of its table's, starting with the least device memory.
     """
 
     def __init__(self, task: ShardingTask, costs: AdditiveCosts, splits: Sequence[Sequence[Split]]) -> None:
@@ -53,7 +53,7 @@ class TieredShards(ShardTable):
         return [shard.with_columns(*columns).on(device) for shard in split.shards]
 
     def _sizes(self) -> tuple[Ints, Ints]:
-        """Return what all ways take on the device and its host: so much for the shard, and per column."""
+        """Return the bytes of all ways on the device and its host, per shard and per column."""
         sizes: Ints = np.zeros((2, int(self.ways.sum())), dtype=np.int64)
         for table, of_table in enumerate(self.splits):
             of_unit, of_two = (
@@ -90,9 +90,9 @@ class TieredShards(ShardTable):
 def fill_device(
     rows: Ints, room: int, first_way: Ints, way_bytes: Ints, gain: Floats, chosen: Ints, full: Ints
 ) -> None:  # fmt: skip
-    """Choose a way for each row on a device: memory goes to where it saves the most time per byte, as long as it lasts.
+    """Choose a way for each row on a device, spending memory where it saves the most time per byte.
 
-    `first_way`, `way_bytes` and `gain` are those of `TieredShards`; `chosen` is overwritten by the ways, like `full`.
+    `first_way`, `way_bytes` and `gain` are those of `TieredShards`. The ways overwrite `chosen`; `full` is scratch.
     """
     for n in range(len(rows)):
         chosen[n] = first_way[rows[n]]
@@ -119,7 +119,7 @@ def fill_device(
 def fill_devices(
     units: Ints, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints, gain: Floats
 ) -> Ints:  # fmt: skip
-    """Return the way of each table on each device by `fill_device`, -1 where it holds none of it, (D, T) to (D, T)."""
+    """Return the way of each table on each device by `fill_device`, -1 for tables that it lacks, (D, T) to (D, T)."""
     found = np.full(units.shape, -1, dtype=np.int64)
     chosen = np.empty(units.shape[1], dtype=np.int64)
     full = np.empty(units.shape[1], dtype=np.int64)
@@ -138,9 +138,9 @@ def sums_of_moves(
     moves: Ints, units: Ints, shared: Floats, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints,
     gain: Floats, vectors: Floats,
 ) -> Floats:  # fmt: skip
-    """Return the sums of giver and taker after each move, their memory filled anew, (M, 6) to (M, 2, V).
+    """Return the sums of giver and taker after each move, with their memory filled anew, (M, 6) to (M, 2, V).
 
-    Args are those of `fill_devices`, `units` before the move, what devices share, (D, V), and vectors of ways, (W, V).
+    Arguments are as in `fill_devices`, plus the sums of shared tables, (D, V), and vectors of ways, (W, V).
     """
     sums = np.empty((len(moves), 2, vectors.shape[1]))
     chosen = np.empty(units.shape[1], dtype=np.int64)
@@ -162,12 +162,12 @@ def sums_of_moves(
 
 
 class TieredPricing(Pricing):
-    """Pricing by an additive cost model of columns whose rows are split as `TieredShards` says.
+    """Pricing by an additive cost model of columns whose rows are split as in `TieredShards`.
 
-    Memory of a device has a price, `byte_ms`: what the last byte saves if all tables share the memory of all devices.
-    Rows are described as they are best split at this price, so that searches see what a device takes to first order,
-    however full it is; sums of devices are those after their memory was filled. If `alike`, all shards of a table are
-    split in the same way, as TorchRec has one kernel for each table.
+    Device memory has a price, `byte_ms`: the saving of the last byte if all tables shared the memory of all devices.
+    Rows are described in their best way at this price, so that searches see first-order times however full a device is.
+    Sums of devices are those after their memory was filled. If `alike`, all shards of a table are split in the same
+    way, because TorchRec has one kernel per table.
     """
 
     shards: TieredShards
@@ -185,7 +185,7 @@ class TieredPricing(Pricing):
         self._hosts: Ints = np.arange(topology.num_devices) // topology.devices_per_host
 
     def ways(self, units: Ints) -> Ints:
-        """Return the way of each table on each device, -1 where there is none of it, (D, T) to (D, T)."""
+        """Return the way of each table on each device, -1 for tables that it lacks, (D, T) to (D, T)."""
         shards = self.shards
         found = fill_devices(units, self.memory, shards.first, shards.first_way, shards.way_bytes, shards.gain)
         if self._alike:
@@ -219,7 +219,7 @@ class TieredPricing(Pricing):
         return bool((on_hosts <= topology.host_memory_bytes).all())
 
     def plan(self, units: Ints) -> ShardingPlan:
-        """See `Pricing`; columns are handed out from the left, to the lowest device first."""
+        """See `Pricing`; assigns columns from the left by device number."""
         next_column = [0] * self.shards.task.num_tables
         placed: list[Shard] = []
         for device, ways in enumerate(self.ways(units)):
@@ -230,7 +230,7 @@ class TieredPricing(Pricing):
 
 
 def _price_of_memory(shards: TieredShards) -> float:
-    """Return what the last byte of memory saves where whole tables share that of all devices, in ms; 0 if all fits."""
+    """Return the saving in ms of the last byte if whole tables share the memory of all devices; 0 if all fits."""
     room = shards.task.total_capacity_bytes - int(shards.bytes[shards.whole].sum())
     firsts = shards.first_way[shards.whole]
     lasts = firsts + shards.ways[shards.whole] - 1

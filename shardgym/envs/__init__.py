@@ -1,4 +1,4 @@
-"""Gymnasium environments over sharding tasks, registered by string entry points: nothing heavy is loaded for that."""
+"""Gymnasium environments over sharding tasks, registered by string entry points to avoid heavy imports."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ VECTOR_ENVS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class of environments by its name."""
+    """Import a class of environments by its name."""
     for entry_point in (*ENV_IDS.values(), *VECTOR_ENVS.values()):
         module, _, attribute = entry_point.partition(":")
         if attribute == name:

@@ -1,4 +1,4 @@
-"""AdditiveScorer: costs of placements whose cost is additive, so that one more shard takes one addition."""
+"""AdditiveScorer: incremental costs of placements by an additive cost, one addition per shard."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,10 @@ from shardgym.plans.plan import ShardingPlan
 
 
 class AdditiveScorer(PlanScorer):
-    """Scores placements with a cost that is additive; all episodes are priced in one call.
+    """Scores placements with an additive cost, all episodes in one call.
 
-    A device is priced once for each shard that it holds: what it takes with the next shard, which observations may
-    show, is what it takes once the shard is there. Prices of incomplete placements and times of devices are kept where
-    `partial` and `timed` say that they are needed.
+    A device is priced once per shard: its time with the next shard, which observations may show, becomes its time once
+    the shard is there. `partial` and `timed` say whether to keep prices of incomplete placements and times of devices.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class AdditiveScorer(PlanScorer):
         self._share_of_row: Floats = np.ones(num_envs)
 
     def start(self, rows: Ints) -> None:
-        """See `PlanScorer`; a task of a kind that the cost does not know is an `InputError`."""
+        """See `PlanScorer`; raises `InputError` if the cost does not support the task."""
         if self._adds_up:
             self._encode(self._placements.task[rows])
             self._sums[rows] = 0.0
@@ -77,7 +76,7 @@ class AdditiveScorer(PlanScorer):
             self._priced[placing] = NOTHING
 
     def _add(self, rows: Ints, devices: Ints, parts: Ints, shards: Ints) -> None:
-        """Add parts of the next shards to devices; all of shape (n,), where rows may repeat, with other devices."""
+        """Add parts of the next shards to devices, all of shape (n,); rows may repeat with other devices."""
         self._sums[rows, devices] += self._costs.vectors(self._shard_numbers[parts])
         known = self._priced[rows] == shards
         if known.all():
@@ -86,7 +85,7 @@ class AdditiveScorer(PlanScorer):
             self._compute_ms[rows, devices] = self._costs.exact_compute_ms(self._sums[rows, devices])
 
     def totals_ms(self, rows: Ints, complete: int) -> tuple[Floats, dict[int, str]]:
-        """See `PlanScorer`: a complete placement is the last partial one, where sums are kept."""
+        """See `PlanScorer`; if sums are kept, a complete placement is priced as the last partial one."""
         if not self._adds_up:
             return super().totals_ms(rows, complete)
         p = self._placements
@@ -116,7 +115,7 @@ class AdditiveScorer(PlanScorer):
         return cost.per_device
 
     def _costs_of(self, rows: Ints, plans: Sequence[ShardingPlan], ordered: OrderedShards) -> list[PlanCost]:
-        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
+        """See `PlanScorer`; skips validation, because complete placements are feasible plans."""
         tasks = self._placements.task[rows]
         # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
         is_odd = self._placements.catalog.task["is_odd"][tasks]
@@ -134,7 +133,7 @@ class AdditiveScorer(PlanScorer):
         return [costs[n] for n in range(len(plans))]
 
     def _priced_together(self, rows: Ints, ordered: OrderedShards) -> list[PlanCost]:
-        """Return the costs of placements on equally many devices, as sums are rounded in `CostModel.evaluate`."""
+        """Return the costs of placements on equally many devices, rounding sums as `CostModel.evaluate` does."""
         p = self._placements
         shards, _, devices = ordered
         exists = shards > 0
@@ -188,7 +187,7 @@ class AdditiveScorer(PlanScorer):
             array[rows] = array[row]
 
     def _encode(self, tasks: Ints) -> None:
-        """Encode all shards of the tasks that are new."""
+        """Encode all shards of new tasks."""
         catalog = self._placements.catalog
         new = len(catalog.tasks) - len(self._task_numbers)
         if new:
@@ -209,7 +208,7 @@ class AdditiveScorer(PlanScorer):
             self._shard_numbers[shards] = self._costs.encode_keys(task, list(map(ShardKey, *fields)))
 
     def _shares_of(self, tasks: Ints) -> Floats:
-        """Return even shares of tasks, shape (n,); those that are new are priced together."""
+        """Return even shares of tasks, shape (n,), pricing new tasks together."""
         self._encode(tasks)
         p = self._placements
         shares = self._shares[tasks]
@@ -230,7 +229,7 @@ class AdditiveScorer(PlanScorer):
 
 
 def plan_scorer(cost: CostModel, placements: Placements, reward: str, *, timed: bool) -> PlanScorer:
-    """Return the scorer for a cost model and a reward of `REWARDS`; `timed` where times of devices are needed."""
+    """Return the scorer for a cost model and a reward of `REWARDS`; `timed` if times of devices are needed."""
     costs = cost.additive()
     if costs is not None:
         return AdditiveScorer(cost, placements, costs, partial=reward != "terminal", timed=timed)

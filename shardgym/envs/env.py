@@ -1,4 +1,4 @@
-"""The single environments. Each is a `Game` with one row: the rules are written once, for any number of episodes."""
+"""The single environments, each a `Game` with one row; `Game` has the rules for any number of episodes."""
 
 import copy
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _ROW = np.zeros(1, dtype=np.int64)
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see `TableWiseEnv`."""
+    """Base class of `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv`; see `TableWiseEnv`."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 
@@ -93,11 +93,11 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(), self._info() | ({"reason": reasons[0]} if reasons else {})
 
     def step(self, action: Any) -> Step:
-        """Put the shard on device `action`, or cut it; see the class for what ends the episode.
+        """Place the shard on device `action`, or cut it; see the class for what ends the episode.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no running episode.
-            InputError: the action is not a whole number.
+            InputError: the action is not an integer.
         """
         self._require_episode()
         if self._game.ended[0]:
@@ -107,7 +107,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(), float(result.rewards[0]), 0 in result.ends, False, info
 
     def action_masks(self) -> Bools:
-        """Return which actions are valid now, shape (actions,); none after the end. MaskablePPO calls this."""
+        """Return the valid actions for MaskablePPO, shape (actions,); none after the end."""
         masks: Bools = self._game.masks()[0]
         return masks
 
@@ -120,7 +120,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return copied
 
     def render(self) -> Any:
-        """Return the placement as text (str) or picture (uint8, shape (H, W, 3)), or None without render mode.
+        """Return the placement as text (str) or picture (uint8, shape (H, W, 3)), or None without a render mode.
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
@@ -132,7 +132,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return render(self._game, 0, self.render_mode)
 
     def close(self) -> None:
-        """Close the cost model if this environment made it."""
+        """Close the cost model if this environment created it."""
         if self._owns_cost:
             self._game.cost.close()
 
@@ -159,7 +159,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def whole_numbers(actions: Any, shape: tuple[int, ...]) -> Ints:
-    """Return actions as an array of shape (N,); raises `InputError` unless they are whole numbers of this shape."""
+    """Return actions as an array of shape (N,); raises `InputError` unless they are integers of this shape."""
     given: npt.NDArray[Any] = np.asarray(actions)
     if given.shape != shape or given.dtype.kind not in "iu":
         raise InputError(f"actions: expected whole numbers of shape {shape}, got {given.dtype} of shape {given.shape}")
@@ -192,13 +192,13 @@ class TableWiseEnv(PlacementEnv):
 
     With observation="timed" one more box is added:
 
-    - `times` (2 D,): `reshape(D, 2)` gives two numbers for each device, its predicted compute (forward and backward) as
-      placed so far, and with the table to place, both over the even share of the task: what all of its tables take on
-      one device (exchanges included) over the number of devices. At most 2 D; 0 for devices that do not exist; twice
-      the same when no table is left. The cost model predicts them, so it must be additive ("simulator", "roofline").
+    - `times` (2 D,): `reshape(D, 2)` gives two numbers for each device: its predicted compute (forward and backward)
+      with the tables placed so far, and with the table to place as well. Both are relative to the task's even share,
+      the time of all its tables on one device (exchanges included) over the number of devices. At most 2 D; 0 for
+      devices that do not exist; both equal when no table is left. The cost must be additive ("simulator", "roofline").
 
     With observation="full" these are added. N is `max_tables`; the rows are the placed tables in the order of placing,
-    then those that wait, the one to place first, then zeros.
+    then the waiting tables, starting with the one to place, then zeros.
 
     - `tables` (25 N,): the features of every table, as in `table`.
     - `positions`, int32 (N,): 1 + position in `task.tables`.
@@ -208,16 +208,16 @@ class TableWiseEnv(PlacementEnv):
 
     observation="full_timed" adds all of these. The names of the features are in `shardgym.envs.features`.
     `action_masks()` returns the mask as booleans. With `flat=("obs", "mask")` an observation is two arrays under these
-    names: all numbers, float32, in the order of `observation_space` without it, and the mask.
+    names: all numbers, float32, in the order of `observation_space` without `flat`, and the mask.
 
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
-    giving up never pays. With reward="terminal" it is earned at the end and earlier steps earn 0. With reward="dense"
-    every step earns minus the increase of the cost of the placed tables, as if the task had no others, and the last
-    step the rest, penalties included, so that both kinds of reward have the same return up to rounding. The cost must
-    be additive ("simulator", "roofline"). With reward="relative" rewards are divided by the task's reference cost, what
-    a simple rule makes of it (see `shardgym.envs.reference`), so that tasks of all sizes count alike: a plan as good
-    as the rule's earns -1. They are dense where the cost is additive; of other costs ("fbgemm") they are terminal, and
-    references are those of "roofline".
+    giving up never pays. With reward="terminal", the last step earns this and earlier steps earn 0. With
+    reward="dense", every step earns minus the increase of the cost of the placed tables, as if the task had no others,
+    and the last step the rest, including penalties; the return is the same up to rounding. The cost must be additive
+    ("simulator", "roofline"). With reward="relative", rewards are divided by the task's reference cost, that of a
+    simple rule (see `shardgym.envs.reference`), so that tasks of all sizes count alike: a plan as good as the rule's
+    earns -1. They are dense if the cost is additive. With other costs ("fbgemm"), they are terminal and relative to
+    references of "roofline".
 
     **End.** `terminated` is set, and `info["outcome"]` says why:
 
@@ -239,8 +239,8 @@ class TableWiseEnv(PlacementEnv):
     **Copies.** `copy.deepcopy(env)` goes on from the same point, with the same cost model. Environments can be pickled
     if the cost model can.
 
-    **Rendering.** Devices with compute, communication and memory of the placed tables, the slowest one marked; of costs
-    that are not additive times are there at the end.
+    **Rendering.** Devices with compute, communication and memory of the placed tables, the slowest one marked. Costs
+    that are not additive have times only at the end.
 
     Args:
         suite: name of a suite; "quick-v2" when neither `suite` nor `tasks` is given.
@@ -248,24 +248,23 @@ class TableWiseEnv(PlacementEnv):
         tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
             so that a policy trained on them has seen no table of the suite's test half.
-        pool_tasks: how many different ones; 4,096 when not given. Each is drawn and prepared once, which takes longer
-            than to play it, and kept.
+        pool_tasks: number of different tasks, by default 4,096. Each is drawn and prepared once, which takes longer
+            than playing it, and kept.
         cost_settings: keyword arguments for a cost model given by name.
         order: "size" or "lookup" (columns times pooling factor), descending, ties as the task lists them; or "task".
         observation: "compact", "full", "timed" or "full_timed".
-        flat: names of numbers and mask where observations are to be two arrays, such as ("obs", "mask").
+        flat: names of numbers and mask, such as ("obs", "mask"), to make observations two arrays.
         reward: "terminal", "dense" or "relative".
         penalty: return of an episode that ends without a cost, negative and finite: in ms, by default -1000; in
             reference costs where rewards are relative, by default -5.
-        max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
-        max_tables: likewise, for full observations.
-        plans: whether infos of complete episodes hold `plan` and `cost`. Training needs neither, and is faster without:
-            costs that are additive then come from the running sums of dense rewards or timed observations.
+        max_devices: number of devices in the spaces, if larger than the suite needs, to use a policy on other suites.
+        max_tables: number of tables in full observations, likewise.
+        plans: whether infos of complete episodes hold `plan` and `cost`. Training needs neither and is faster without
+            them: additive costs then come from the running sums of dense rewards or timed observations.
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:
-        InputError: arguments that are out of range or contradict each other, or a cost that is not additive where
-            that is needed.
+        InputError: arguments are out of range or contradict each other, or the cost is not additive but must be.
         UnknownNameError: no such suite, pool, cost, order, observation, reward or render mode; the closest names are
             given.
 
@@ -323,7 +322,7 @@ class ColumnWiseEnv(PlacementEnv):
     Args:
         suite: as in `TableWiseEnv`.
         cost: likewise.
-        max_splits: halvings in an episode at most; by default the published depth of NeuroShard's search over splits.
+        max_splits: maximum number of halvings in an episode; by default the published depth of NeuroShard's search.
         others: keyword arguments of `TableWiseEnv`, with the same errors.
 
     Example:

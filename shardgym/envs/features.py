@@ -45,8 +45,8 @@ def shard_features(
 ) -> Float32s:
     """Return the features of shards, see `TABLE_FEATURES`, shape (n, 25).
 
-    Positions are of their tables, (n,). Amounts are bytes, columns and columns times pooling factor of each, shape
-    (n, 3 or more); the scale has the denominators of their shares. The largest device has so many bytes of memory.
+    `positions` are those of their tables, (n,). `amounts` are bytes, columns and columns times pooling factor, shape
+    (n, 3 or more); `scale` has the denominators of their shares, `largest_device` the largest memory in bytes.
     """
     tables = task.tables
     histograms = [table.reuse_histogram for table in tables]
@@ -64,10 +64,10 @@ def shard_features(
 def part_features(
     features: Float32s, rows: Ints, pooling: Floats, on_device: Floats, scale: list[float], largest_device: float
 ) -> Float32s:
-    """Return the features of parts of shards that have several holders, as one of these sees its part, shape (n, 25).
+    """Return the features of one holder's parts of shards with several holders, shape (n, 25).
 
-    Features are of the shards, (n, 25); of each part are its rows, its ids per sample, (n,), and what it has on a
-    device, as the amounts of `shard_features`.
+    `features` are those of the shards, (n, 25). The parts have `rows`, `pooling`, ids per sample, (n,), and
+    `on_device`, amounts as in `shard_features`.
     """
     found = features.astype(np.float64)
     found[:, 0] = np.log2(rows) / LOG_ROWS
@@ -91,7 +91,7 @@ def empty_devices(capacity: Floats) -> Float32s:
 
 
 def remaining_features(left: Floats, scale: Floats) -> Float32s:
-    """Return what is left to place, see `REMAINING_FEATURES`, shape (n, 5).
+    """Return the features of shards left to place, see `REMAINING_FEATURES`, shape (n, 5).
 
     Args:
         left: see `Placements.left`, shape (n, 5).
@@ -107,6 +107,6 @@ def remaining_features(left: Floats, scale: Floats) -> Float32s:
 
 
 def _unit(values: Floats) -> Float32s:
-    """Limit to [0, 1]; `np.clip` takes longer for small arrays."""
+    """Clip to [0, 1], faster than `np.clip` for small arrays."""
     unit = np.empty(values.shape, np.float32)
     return np.minimum(np.maximum(values, 0.0), 1.0, out=unit, casting="same_kind")

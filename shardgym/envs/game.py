@@ -1,4 +1,4 @@
-"""The rules of the environments for N episodes at once: the effect of actions, rewards, and how episodes end."""
+"""The rules of the environments for N episodes at once: effects of actions, rewards, and ends of episodes."""
 
 import copy
 import math
@@ -28,18 +28,18 @@ _TASKS_KEPT = 8192
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of an environment that its episodes depend on, besides the cost model.
+    """Settings of an environment that determine its episodes, besides the cost model.
 
     Raises:
-        InputError: a penalty that is not negative and finite.
+        InputError: the penalty is not negative and finite.
         UnknownNameError: no such reward.
     """
 
-    order: str  #: in which tables come up, one of `ORDERS`
+    order: str  #: order of tables, one of `ORDERS`
     reward: str  #: one of `REWARDS`
-    #: Return of an episode that ends without a cost, in ms; in reference costs where rewards are relative.
+    #: Return of an episode that ends without a cost, in ms, or in reference costs if rewards are relative.
     penalty: float
-    #: How often shards may be halved; None where tables are placed whole and halving is not an action.
+    #: Limits on halvings; None if tables are placed whole and halving is not an action.
     limits: SplitLimits | None = None
     plans: bool = True  #: whether the infos of complete episodes hold the plan and its `PlanCost`
 
@@ -61,7 +61,7 @@ class Game:
     """N episodes by the same rules, with N = `num_envs`. Methods take `rows`, numbers of episodes, shape (n,).
 
     Raises:
-        InputError: dense rewards or times are asked for, and the cost is not additive.
+        InputError: dense rewards or times are required, but the cost is not additive.
         UnknownNameError: no such order.
     """
 
@@ -94,7 +94,7 @@ class Game:
         self.scorer = plan_scorer(self.cost, self.placements, rules.reward, timed=layout.timed)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy the episodes; the copy shares the cost model, and what is known of tasks, which only grows."""
+        """Copy the episodes; the copy shares the cost model and the append-only figures of tasks."""
         memo |= {id(shared): shared for shared in (self.cost, self.catalog, *self.scorer.shared)}
         copied = memo[id(self)] = copy.copy(self)
         vars(copied).update(copy.deepcopy(vars(self), memo))
@@ -106,7 +106,7 @@ class Game:
         return ~self.placements.active
 
     def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
-        """Start episodes of tasks, given with their indices; return why no action is valid from the beginning, by row.
+        """Start episodes of tasks, given with their indices; return by row why no first action is valid, if so.
 
         Raises:
             InputError: rewards are relative, and a task has no reference cost.
@@ -124,9 +124,9 @@ class Game:
         return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
 
     def masks(self) -> Bools:
-        """Return which actions are valid, shape (N, actions); none after the end.
+        """Return the valid actions, shape (N, actions); none after the end.
 
-        If the first table fits nowhere, the devices are valid all the same, as an agent has to choose something.
+        If the first table fits nowhere, the task's devices count as valid, because agents need some valid action.
         """
         masks = self.placements.allowed[:, :-1].copy()
         if np.count_nonzero(self._stuck):
@@ -138,7 +138,7 @@ class Game:
 
         Args:
             rows: episodes that have not ended.
-            actions: of all N episodes, shape (N,); an invalid one, which may be any number, ends its episode.
+            actions: actions of all N episodes, shape (N,); an invalid one, which may be any number, ends its episode.
         """
         p = self.placements
         result = StepResult(np.zeros(len(self.earned)), {})
@@ -229,7 +229,7 @@ class Game:
             array[rows] = array[row]
 
     def _change_kinds(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints]:
-        """Cut rows and replicate where these are the actions; return the rows that place their shard, and devices."""
+        """Apply actions that cut rows or replicate; return the rows that place their shard, and their devices."""
         p = self.placements
         cutting = actions == self.layout.max_devices + CUT_ROWS
         copying = actions == self.layout.max_devices + REPLICATE
@@ -239,7 +239,7 @@ class Game:
         return rows[~cutting], np.where(copying, 0, actions)[~cutting]
 
     def _pay(self, result: StepResult, rows: Ints, complete: int) -> None:
-        """End complete placements, the first ones of these, and reward the others: minus the increase of their cost."""
+        """End the first `complete` placements, and reward the others with minus the increase of their cost."""
         if not len(rows):
             return
         ms, reasons = self.scorer.totals_ms(rows, complete)
@@ -254,7 +254,7 @@ class Game:
         self.earned[rows] = earned
 
     def _end(self, result: StepResult, row: int, outcome: str, cost_ms: float = math.inf, **info: Any) -> None:
-        """End an episode with the reward that makes its return minus the cost, or the penalty where that is more."""
+        """End an episode with a reward that makes its return the larger of minus the cost and the penalty."""
         earned = max(-cost_ms, self.rules.penalty * float(self.unit_ms[row]))
         result.rewards[row] = earned - self.earned[row]
         if self.rules.reward == "relative":
@@ -278,7 +278,7 @@ class Game:
         )
 
     def _next_shard(self, row: int) -> str:
-        """Name the next shard, with its columns where they are not all of the table's."""
+        """Name the next shard, with its columns unless it has all of the table's."""
         p = self.placements
         name, width, share = (self.catalog.shard[of][p.next[row]] for of in ("name", "width", "width_share"))
         start = int(p.starts[row, p.placed[row]])

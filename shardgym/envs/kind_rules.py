@@ -1,4 +1,4 @@
-"""The rules of shards with several holders: which cuts by rows and replicas are valid, and where they fit."""
+"""The rules of shards with several holders: valid cuts by rows and replicas, and where they fit."""
 
 from typing import Protocol
 
@@ -12,14 +12,14 @@ HALVE, CUT_ROWS, REPLICATE = range(3)
 
 
 def num_cuts(limits: SplitLimits | None) -> int:
-    """Return how many of these actions there are."""
+    """Return the number of actions that cut or replicate."""
     if limits is None:
         return 0
     return REPLICATE + 1 if limits.every_kind else HALVE + 1
 
 
 class State(Protocol):
-    """What the rules need of `Placements`, see there."""
+    """The attributes of `Placements` that the rules need."""
 
     catalog: ShardCatalog
     task: Ints
@@ -38,12 +38,12 @@ class State(Protocol):
 class KindRules:
     """Rules of shards with several holders, for N placements at once. Methods take `rows`, numbers of episodes.
 
-    All shards of a table have as many holders, as in TorchRec. So the first one that is cut by rows, or that is placed
-    with one holder, decides it. The holders of a shard are a run of consecutive devices: one fast domain, or all. Each
+    All shards of a table have equally many holders, as in TorchRec. The first one that is cut by rows, or placed with
+    one holder, decides their number. Holders are a run of consecutive devices: one fast domain, or all devices. Each
     shard of a table that is cut by rows has a run of its own.
 
     Args:
-        placements: the state of the episodes, of which this is a part.
+        placements: the state of the episodes, which includes these rules.
     """
 
     def __init__(self, placements: State) -> None:
@@ -54,17 +54,17 @@ class KindRules:
         self._pieces, self._decided = np.zeros((2, len(self._rows), 1), dtype=np.int64)
 
     def start(self, rows: Ints) -> None:
-        """Start episodes: tables are whole, and nothing is decided."""
+        """Start episodes with whole tables whose holders are undecided."""
         self._make_room()
         self._pieces[rows] = 1
         self._decided[rows] = 0
 
     def halve(self, rows: Ints, positions: Ints) -> None:
-        """Count one shard more of these tables, shape (n,)."""
+        """Count one more shard of the tables at these positions, shape (n,)."""
         self._pieces[rows, positions] += 1
 
     def place(self, rows: Ints, devices: Ints) -> None:
-        """Load the holders of the next shards, the first of which are given, shape (n,)."""
+        """Load the holders of the next shards, given the first holder of each, shape (n,)."""
         p = self._placements
         shards = p.next[rows]
         holders = p.catalog.kind["holders"][shards]
@@ -77,7 +77,7 @@ class KindRules:
             p.loads[rows[several]] += on_device[self.parts(shards[several], devices[several])]
 
     def become(self, rows: Ints) -> None:
-        """Decide the holders of tables whose next shard has just been cut by rows."""
+        """Decide the holders of tables whose next shard was just cut by rows."""
         p = self._placements
         shards = p.next[rows]
         self._decided[rows, p.catalog.shard["position"][shards]] = p.catalog.kind["holders"][shards]
@@ -88,9 +88,9 @@ class KindRules:
         self._decided[rows] = self._decided[row]
 
     def parts(self, shards: Ints, first: Ints) -> Ints:
-        """Return numbers of the shards that stand for what each device holds of shards, shape (n, D).
+        """Return the catalog numbers of each device's parts of shards, or `NOTHING` for other devices, shape (n, D).
 
-        They are `NOTHING` where a device is no holder. Shards are numbers, and first their first holders, (n,).
+        `shards` are catalog numbers, and `first` the first holders, (n,).
         """
         kind = self._placements.catalog.kind
         holders = kind["holders"][shards][:, None]
@@ -99,14 +99,14 @@ class KindRules:
         return np.where((place >= 0) & (place < holders), own, NOTHING)
 
     def part(self, shards: Ints, places: Ints) -> Ints:
-        """Return numbers of the shards that stand for the parts of the n-th holders, for each n of `places`."""
+        """Return the catalog numbers of the parts of the n-th holders, for each n of `places`."""
         kind = self._placements.catalog.kind
         return np.where(
             places == kind["holders"][shards] - 1, kind["last"][shards], shards + kind["step"][shards] * places
         )
 
     def limit(self, room: Floats) -> None:
-        """Update `Placements.allowed`, in which devices and halvings are those of shards with one holder.
+        """Update `Placements.allowed`, whose devices and halvings were computed for shards with one holder.
 
         Args:
             room: free bytes of devices, shape (N, D).
@@ -147,7 +147,7 @@ class KindRules:
         p.allowed[:, max_devices + REPLICATE] = (replica != NOTHING) & (least >= shard["bytes"][replica])
 
     def _runs(self, rows: Ints, shards: Ints, room: Floats) -> Bools:
-        """Return which devices may be the first holders of shards with several, (n,), (n,) and (N, D) to (n, D)."""
+        """Return the valid first holders of shards with several holders, (n,), (n,) and (N, D) to (n, D)."""
         p = self._placements
         kind = p.catalog.kind
         num_bytes = p.catalog.shard["bytes"]
@@ -177,7 +177,7 @@ class KindRules:
         return held
 
     def _make_room(self) -> None:
-        """Have entries for all tables and `NOTHING`: the queues have a place for each."""
+        """Widen arrays to all tables and `NOTHING`."""
         missing = self._placements.shards.shape[1] - self._pieces.shape[1]
         if missing > 0:
             self._pieces = np.pad(self._pieces, ((0, 0), (0, missing)))

@@ -32,30 +32,30 @@ OBSERVATIONS = ("compact", "full", "timed", "full_timed")
 
 @dataclass(frozen=True)
 class Layout:
-    """The limits that set the shapes of observations."""
+    """Limits that determine the shapes of observations."""
 
-    max_devices: int  #: devices of a task at most, D
-    max_splits: int | None = None  #: halvings of an episode at most; None where tables are placed whole
-    max_tables: int | None = None  #: tables of a task at most; None where observations do not list all tables
+    max_devices: int  #: maximum number of devices of a task, D
+    max_splits: int | None = None  #: maximum number of halvings in an episode; None if tables are placed whole
+    max_tables: int | None = None  #: maximum number of tables of a task; None if observations do not list all tables
     timed: bool = False  #: whether observations have predicted times
     every_kind: bool = False  #: whether shards may be cut by rows, and tables replicated
-    #: Names of all numbers and of the mask, where observations are these two arrays.
+    #: Names of all numbers and of the mask, if observations are these two arrays.
     flat: tuple[str, str] | None = None
 
     @property
     def actions(self) -> int:
-        """One per device, and those that cut or replicate, see `kind_rules.py`."""
+        """Number of actions: one per device, and those that cut or replicate, see `kind_rules.py`."""
         limits = None if self.max_splits is None else SplitLimits(self.max_splits, every_kind=self.every_kind)
         return self.max_devices + num_cuts(limits)
 
     @property
     def max_shards(self) -> int:
-        """Rows of full observations, S."""
+        """Number of rows of full observations, S."""
         return (self.max_tables or 0) + (self.max_splits or 0)
 
     @property
     def most_even_shares(self) -> float:
-        """Limit of predicted times. All tables on one of D devices take D even shares; halves take somewhat longer."""
+        """Upper bound of predicted times: all tables on one of D devices take D even shares, and halves a bit more."""
         return 2.0 * self.max_devices
 
     @functools.cached_property
@@ -98,7 +98,7 @@ def observation_space(layout: Layout) -> spaces.Dict:
 def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: Floats | None = None) -> Observation:
     """Return the observations of N placements, as arrays that later steps do not change.
 
-    The masks are valid actions, shape (N, actions), and not copied; timed observations have `PlanScorer.time_shares`.
+    `masks` are the valid actions, shape (N, actions), which are not copied, and `time_shares` those of `PlanScorer`.
     """
     catalog = placements.catalog
     next_shard = placements.next

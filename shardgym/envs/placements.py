@@ -1,4 +1,4 @@
-"""Placements: which shards are on which devices and which wait, for N episodes at once."""
+"""Placements: placed and waiting shards of N episodes at once."""
 
 import numpy as np
 
@@ -20,28 +20,28 @@ class Placements:
     Args:
         num_envs: N.
         max_devices: D.
-        catalog: of tasks and shards.
-        limits: how often shards may be halved; None where halving is not an action.
+        catalog: catalog of tasks and shards.
+        limits: limits on halvings; None if halving is not an action.
         max_shards: initial capacity of the queues, which grow with the tasks.
 
     Attributes:
         task: number of the task in the catalog, shape (N,).
-        shards: numbers of shards in the catalog, shape (N, Q). First those placed, in the order of placing; then those
-            that wait, the next one first; then `NOTHING`, at least once.
+        shards: numbers of shards in the catalog, shape (N, Q): placed shards in the order of placing, then waiting
+            ones, starting with the next, then `NOTHING`, at least once.
         starts: first columns of these shards, shape (N, Q).
-        devices: devices of the placed shards, the first one of several holders, -1 for others, shape (N, Q).
+        devices: devices of the placed shards, or the first of several holders, -1 for other shards, shape (N, Q).
         placed: number of placed shards, shape (N,).
         splits: halvings so far, shape (N,).
         next: the shard to place now, `NOTHING` when none is left, shape (N,).
-        capacity: bytes of devices, -1 where the task has fewer devices, shape (N, D).
+        capacity: bytes of devices, -1 beyond the task's devices, shape (N, D).
         loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4);
-            see `shard_kinds.KINDS` for those with several holders. Bytes are exact up to 2**53, as all numbers are.
-        left: the same sums over the shards that wait, and bytes that are free on all devices, shape (N, 5).
+            see `shard_kinds.KINDS` for those with several holders. Integers are exact up to 2**53.
+        left: the same sums over waiting shards, and free bytes of all devices together, shape (N, 5).
         scale: denominators of the shares of `loads`, shape (N, 4). The last one is the current number of shards.
-        active: whether the episode has begun and not ended, shape (N,).
-        allowed: which actions are valid, shape (N, actions + 1): devices, halving, cutting rows, replicating, as far
-            as these are actions. The last column, always false, stands for actions that are out of range.
-        kinds: the rules of shards with several holders; None where there are none.
+        active: whether the episode is running, shape (N,).
+        allowed: valid actions, shape (N, actions + 1): devices, then halving, cutting rows and replicating if these are
+            actions. The last column, always false, stands for actions that are out of range.
+        kinds: the rules of shards with several holders; None if there are none.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Placements:
 
     @property
     def count(self) -> Ints:
-        """Current number of shards, placed or waiting, shape (N,)."""
+        """Number of placed and waiting shards, shape (N,)."""
         return self.scale[:, SHARDS].astype(np.int64)
 
     def start(self, rows: Ints, tasks: Ints) -> None:
-        """Start placing tasks, whose numbers are given, shape (n,)."""
+        """Start placing tasks, given their numbers, shape (n,)."""
         task = self.catalog.task
         tables = task["tables"][tasks]
         self._make_room(int(tables.max()))
@@ -90,9 +90,9 @@ class Placements:
         self.update()
 
     def place(self, rows: Ints | np.int64, devices: Ints | np.int64) -> None:
-        """Place the next shard of each episode on a device that has room for it, shape (n,); then `update`.
+        """Place the next shard of each episode on a device that has room for it, shape (n,). Call `update` afterwards.
 
-        Both may be numbers instead, for one episode: NumPy indexes several times as fast by a number as by an array.
+        For one episode, both may be scalars, by which NumPy indexes several times as fast.
         """
         here = self.placed[rows]
         amounts = self.catalog.shard["amounts"][self.next[rows]]
@@ -107,7 +107,7 @@ class Placements:
     def become(self, rows: Ints, kind: str) -> None:
         """Cut the rows of the next shard of each episode (kind "by_rows"), or replicate it (kind "replica").
 
-        That must be possible. Then `update` for a cut, or `place` on device 0 for a replica.
+        This must be valid. Call `update` after a cut, and `place` on device 0 after a replication.
         """
         shards = self.catalog.kind[kind][self.next[rows]]
         self.shards[rows, self.placed[rows]] = shards
@@ -116,9 +116,9 @@ class Placements:
         self.kinds.become(rows)
 
     def halve(self, rows: Ints) -> None:
-        """Halve the next shard of each episode, which must be possible; then `update`.
+        """Halve the next shard of each episode, which must be valid. Call `update` afterwards.
 
-        Its halves go in front of the first waiting shard whose key is not larger than theirs, left one first.
+        The halves, left one first, go in front of the first waiting shard whose key is not larger than theirs.
         """
         catalog = self.catalog.shard
         whole = self.next[rows]
@@ -163,7 +163,7 @@ class Placements:
         self.allowed &= self.active[:, None]
 
     def end(self, row: int) -> None:
-        """End an episode: no action is valid any more."""
+        """End an episode, so that no action is valid."""
         self.active[row] = False
         self.allowed[row] = False
         if self.next[row] == NOTHING:
@@ -179,7 +179,7 @@ class Placements:
             self.kinds.copy(row, rows)
 
     def _make_room(self, shards: int) -> None:
-        """Widen the queues to hold so many shards, all halvings that may follow, and the final `NOTHING`."""
+        """Widen the queues to so many shards, their possible halvings, and the final `NOTHING`."""
         max_splits = self._limits.max_splits if self._limits else 0
         missing = shards + max_splits + 1 - self.shards.shape[1]
         if missing > 0:

@@ -1,13 +1,13 @@
-"""Reference costs: what a simple rule makes of a task, so that a reward says how an episode compares with it.
+"""Reference costs: the cost of a simple rule's plan of a task, which relative rewards compare episodes with.
 
-The rule is longest processing time first (Graham, "Bounds on multiprocessing timing anomalies", 1969), as the solver
-`lpt` has it, which boards use as their base: shards by the time that each takes alone, the longest one first, each to
-the device with the smallest sum. Tables that take longer alone than an even share of all are halved by columns until no
-shard does, and the cheaper one of the plans with and without these cuts counts.
+The rule is longest processing time first (Graham, "Bounds on multiprocessing timing anomalies", 1969), as in the solver
+`lpt`, the base of boards: shards in descending order of their time alone, each to the device with the smallest sum.
+Tables that take longer alone than an even share of all are halved by columns until no shard does; the cheaper of the
+plans with and without these cuts counts.
 
-Unlike in `lpt`, devices have room for everything: so every task has a reference, it is the same in every environment,
-and where memory is tight it is no plan but what one would cost without that. A rule, and not a lower bound, as bounds
-are loose by different factors on different tasks: a return near -1 would not mean the same everywhere.
+Unlike `lpt`, the rule ignores memory. Every task therefore has a reference, which is the same in every environment; if
+memory is tight, its plan may not fit. The reference is not a lower bound, because bounds are loose by different factors
+on different tasks, and a return near -1 would not mean the same everywhere.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ _AT_ONCE = 1024
 
 
 def references_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
-    """Return the reference costs of any number of tasks in ms, shape (n,), priced in a few calls.
+    """Return the reference costs of tasks in ms, shape (n,), priced in a few calls.
 
     Raises:
-        InputError: a table has a width that no kernel takes.
+        InputError: a table has a width that no kernel supports.
     """
     for task in tasks:
         odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
@@ -52,7 +52,7 @@ def references_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats
 def longest_first(alone_ms: Floats, num_devices: int) -> Ints:
     """Place the shards of n tasks, the longest one of each first, on the devices with the smallest sums.
 
-    Times are of each shard alone, 0 behind the last one of a task, shape (n, S), as are the devices that are returned.
+    `alone_ms` are times of shards alone, 0 beyond a task's last, shape (n, S). Returns devices of the same shape.
     """
     rows = np.arange(len(alone_ms))
     order = np.argsort(-alone_ms, axis=1, kind="stable")
@@ -66,7 +66,7 @@ def longest_first(alone_ms: Floats, num_devices: int) -> Ints:
 
 
 def _added_up_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
-    """Return the references of tasks with equally many devices by a cost that is additive, shape (n,)."""
+    """Return the references of tasks with equally many devices, shape (n,)."""
     num_devices = tasks[0].num_devices
     whole = [_numbers(costs, task, [(table.name, table.embedding_dim) for table in task.tables]) for task in tasks]
     found, alone_ms = _placed_ms(costs, tasks, whole)
@@ -92,7 +92,7 @@ def _added_up_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
 
 
 def _placed_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask], shards: Sequence[Ints]) -> tuple[Floats, Floats]:
-    """Return what plans of n tasks take by the rule, shape (n,), and each of their shards alone, shape (n, S)."""
+    """Return the costs of the rule's plans for n tasks, shape (n,), and the times of shards alone, shape (n, S)."""
     counts = np.array([len(numbers) for numbers in shards])
     exists = np.arange(counts.max()) < counts[:, None]
     of_shards = costs.vectors(np.concatenate(shards))
@@ -110,7 +110,7 @@ def _placed_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask], shards: Sequ
 
 
 def _balanced_width(costs: AdditiveCosts, task: ShardingTask, position: int, share_ms: float) -> int:
-    """Return the columns of the widest halves of a table that take at most so long alone, or of the narrowest."""
+    """Return the width of a table's widest halves that take at most `share_ms` alone, or of the narrowest ones."""
     table = task.tables[position]
     width = table.embedding_dim
     while width % (2 * COLUMN_UNIT) == 0:
@@ -122,6 +122,6 @@ def _balanced_width(costs: AdditiveCosts, task: ShardingTask, position: int, sha
 
 
 def _numbers(costs: AdditiveCosts, task: ShardingTask, widths: Sequence[tuple[str, int]]) -> Ints:
-    """Return the numbers of shards with all rows, given by table and columns."""
+    """Return the numbers of shards with all rows, given their tables and columns."""
     keys = [ShardKey(name, task.table(name).num_embeddings, width) for name, width in widths]
     return costs.encode_keys(task, keys)

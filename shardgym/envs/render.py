@@ -1,8 +1,8 @@
-"""Drawing a placement: as text, or as a picture with two bars per device, drawn with NumPy alone.
+"""Renders a placement as text, or as a picture with two bars per device, drawn in NumPy.
 
-The left bar of a device is its time, compute (blue) with communication (orange) on top; the right one is its memory
-(green), as high as its share of the largest device's. A red mark stands under the slowest device. The numbers at the
-top are its time in ms (left), and the shards placed and in total (right).
+The left bar of a device is its time, compute (blue) below communication (orange). The right bar is its memory (green),
+relative to the largest device's. A red mark stands under the slowest device. The numbers at the top are this device's
+time in ms (left), and the placed and total shards (right).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _FONT_PX = 18
 
 
 class Devices(NamedTuple):
-    """What is shown of the devices of an episode; times are those of the complete plan, or of what is placed so far."""
+    """Rendered figures of an episode's devices; times are those of the complete plan or of the shards placed so far."""
 
-    #: Compute and communication, forward and backward, shape (D, 2); None where the cost model has no times.
+    #: Compute and communication, forward and backward, shape (D, 2); None if the cost model has no times.
     times_ms: Floats | None
     loads: Floats  #: bytes, columns, columns times pooling factor and number of shards, shape (D, 4)
     capacity: Floats  #: bytes of memory, shape (D,)
@@ -48,14 +48,14 @@ class Devices(NamedTuple):
 
     @property
     def slowest_ms(self) -> float:
-        """The slowest device's time; 0 where there are no times."""
+        """Time of the slowest device; 0 without times."""
         return 0.0 if self.times_ms is None else float(self.times_ms.sum(axis=1).max())
 
 
 def render(game: Game, row: int, mode: str) -> Any:
     """Return an episode as text (str, mode "ansi") or as a picture (uint8, shape (360, W, 3), mode "rgb_array").
 
-    The width of pictures is even and depends on the largest number of devices alone, so that all have one size.
+    All pictures have the same even width, which depends only on the largest number of devices.
 
     Raises:
         MissingDependencyError: pictures need Pillow, which is not installed.
@@ -81,7 +81,7 @@ def _devices(game: Game, row: int) -> Devices:
 
 
 def _text(game: Game, row: int) -> str:
-    """Return a table of devices with the slowest one marked, under a headline that names what comes next."""
+    """Return a table of devices with the slowest one marked, under a headline that names the next shard."""
     p = game.placements
     devices = _devices(game, row)
     rows = []
@@ -149,7 +149,7 @@ def _draw_device(draw: ImageDraw, left: int, width: int, devices: Devices, devic
 
 
 def _round_up(ms: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that is at least `ms`, so that the scale seldom changes."""
+    """Round up to 1, 2 or 5 times a power of ten, so that the scale seldom changes."""
     if ms <= 0:
         return 1.0
     power = 10.0 ** np.floor(np.log10(ms))

@@ -32,21 +32,20 @@ Step = tuple[Observation, npt.NDArray[np.float32], Bools, list[dict[str, Any]]]
 class NativeVecEnv(VecEnv):
     """A native vector environment for the algorithms of stable-baselines3 and sb3-contrib.
 
-    It stands for `DummyVecEnv` of single environments wrapped with `Monitor`, and is faster: see
-    docs/environments.md.
+    It replaces a `DummyVecEnv` of single environments wrapped with `Monitor`, and is faster: see docs/environments.md.
 
-    - `env_method("action_masks")` returns the valid actions of every environment, which `MaskablePPO` asks for.
+    - `env_method("action_masks")` returns the valid actions of every environment, for `MaskablePPO`.
     - An environment is reset in the step that ends its episode. The last observation is in
       `info["terminal_observation"]`, the info of the new episode in `reset_infos`.
     - An info has entries only in the step that ends an episode: those of the environment, and `info["episode"]` with
-      return `r`, length `l` and seconds `t`, as `Monitor` gives them. Other infos are empty, for speed.
+      return `r`, length `l` and seconds `t`, as from `Monitor`. Other infos are empty, for speed.
     - `seed(s)` seeds environment i with s + i at the next `reset`.
 
     Args:
-        envs: what `gymnasium.make_vec` returned with `autoreset_mode="SameStep"`, wrapped or not.
+        envs: a native vector environment of `gymnasium.make_vec` with `autoreset_mode="SameStep"`, wrapped or not.
 
     Raises:
-        InputError: another environment, or one with another `autoreset_mode`.
+        InputError: another environment, or another `autoreset_mode`.
 
     Example:
         >>> envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8, autoreset_mode="SameStep")
@@ -85,7 +84,7 @@ class NativeVecEnv(VecEnv):
         return observations
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Remember the actions for `step_wait`."""
+        """Store the actions for `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> Step:
@@ -110,33 +109,30 @@ class NativeVecEnv(VecEnv):
         self.envs.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return an attribute of the vector environment, which all of its environments share."""
+        """Return an attribute of the vector environment, which all environments share."""
         value = getattr(self._native, attr_name)
         return [value for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Not possible, as the environments share their settings."""
+        """Raise `NotImplementedError`, because the environments share their settings."""
         raise NotImplementedError(f"{attr_name}: native environments share their settings, so make others")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method that returns something for every environment: `action_masks` or `render`."""
+        """Call `action_masks` or `render`, which return a value for every environment."""
         values = getattr(self._native, method_name)(*method_args, **method_kwargs)
         return [values[row] for row in self._get_indices(indices)]
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Return true for `Monitor`, whose entries the infos have; false for other wrappers."""
+        """Return True for `Monitor`, whose entries the infos have, and False for other wrappers."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
 
 def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the info of one environment out of those of a vector environment, as a single environment gives it.
-
-    `infos` are those of `PlacementVectorEnv.step`, and names in `but` are left out.
-    """
+    """Extract the info of one environment from `infos` of `PlacementVectorEnv.step`, without the names in `but`."""
     info = {}
     for name, values in infos.items():
         if not name.startswith("_") and name not in but and infos[f"_{name}"][row]:

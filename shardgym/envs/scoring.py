@@ -1,4 +1,4 @@
-"""PlanScorer: costs of complete placements, many at once, in few calls of the cost model."""
+"""PlanScorer: costs of many complete placements in few calls of the cost model."""
 
 import itertools
 import operator
@@ -31,7 +31,7 @@ class OrderedShards(NamedTuple):
 
 
 class PlanScorer:
-    """Scores complete placements with any cost model; `costs` price references.
+    """Scores complete placements with any cost model, and prices references with the additive `costs`.
 
     Methods take `rows`, numbers of episodes, shape (n,).
     """
@@ -51,49 +51,48 @@ class PlanScorer:
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        """What copies may share, as it only grows."""
+        """Append-only objects that copies may share."""
         return self._costs, self._in_plans
 
     def start(self, rows: Ints) -> None:
-        """Prepare prices of placements that have just been started; overridden where that takes work."""
+        """Prepare prices of new placements; the default does nothing."""
 
     def place(self, rows: Ints, devices: Ints) -> None:
-        """Update prices for the next shards, which are about to be placed on these devices."""
+        """Update prices for the next shards before they are placed on these devices."""
 
     def copy(self, row: int, rows: Ints) -> None:
-        """Make prices of other episodes those of one, whose placement they have."""
+        """Copy the prices of one episode to others, which have its placement."""
 
     def finish(self, rows: Ints) -> tuple[list[ShardingPlan], list[PlanCost]]:
-        """Return the plans of complete placements and their costs. A failed measurement is an infinite cost."""
+        """Return the plans of complete placements and their costs, infinite for failed measurements."""
         ordered = self.in_order(rows)
         plans = self._plans(rows, ordered)
         return plans, self._costs_of(rows, plans, ordered)
 
     def totals_ms(self, rows: Ints, complete: int) -> tuple[Floats, dict[int, str]]:
-        """Return what complete placements cost, the first ones of these, and incomplete ones where they have a price.
+        """Return the costs of the first `complete` placements, and of incomplete ones if they have a price.
 
-        Nobody wants the plans, so they are only made where the cost model needs them. Also returns the reasons why a
-        placement has no cost, by row.
+        Plans are made only if the cost model needs them. Also returns, by row, why a placement has no cost.
         """
         costs = self.finish(rows[:complete])[1] if complete else []
         reasons = {row: cost.reason for row, cost in zip(rows.tolist(), costs, strict=False) if cost.reason is not None}
         return np.array([cost.total_ms for cost in costs]), reasons
 
     def time_shares(self) -> Floats:
-        """Return compute of all devices over the even share: now, and with the next shard; shape (N, D, 2).
+        """Return compute of all devices over the even share, now and with the next shard, shape (N, D, 2).
 
-        0 where there is no device. Only additive costs can say it: see `AdditiveScorer`.
+        0 for devices that do not exist. Requires an additive cost, see `AdditiveScorer`.
         """
         raise NotImplementedError
 
     def per_device(self, row: int) -> Floats | None:
-        """Return the phases of every device for the placed shards, shape (D, 5); None where these have no price."""
+        """Return the phases of every device for the placed shards, shape (D, 5); None if these have no price."""
 
     def references_ms(self, rows: Ints) -> Floats:
         """Return the reference costs of tasks, each priced once, shape (n,); see `reference.py`.
 
         Raises:
-            InputError: a table has a width that no kernel takes.
+            InputError: a table has a width that no kernel supports.
         """
         tasks = self._placements.task[rows]
         missing = len(self._placements.catalog.tasks) - len(self._references)
@@ -105,9 +104,9 @@ class PlanScorer:
         return self._references[tasks]
 
     def in_order(self, rows: Ints) -> OrderedShards:
-        """Return placed shards, `NOTHING` behind the last, their first columns, and their devices.
+        """Return placed shards, padded with `NOTHING`, their first columns, and their devices, each (n, most shards).
 
-        They are in the order of plans: by the table's name, then by columns. Each has shape (n, most shards).
+        Shards are in the order of plans: by the table's name, then by columns.
         """
         p = self._placements
         shards, starts, devices = (array[rows, : p.placed[rows].max()] for array in (p.shards, p.starts, p.devices))
@@ -118,7 +117,7 @@ class PlanScorer:
         return OrderedShards(shards[here, order], starts[here, order], devices[here, order])
 
     def _plans(self, rows: Ints, ordered: OrderedShards) -> list[ShardingPlan]:
-        """Return the plans of complete placements without validation, which takes longer than a step."""
+        """Return the plans of complete placements without validation, which would take longer than a step."""
         p = self._placements
         if len(self._in_plans) > _SHARDS_KEPT:
             self._in_plans.clear()
@@ -137,12 +136,12 @@ class PlanScorer:
         return plans
 
     def _kept(self, placed: Placed) -> tuple[Shard, ...]:
-        """Return the shards of a plan, and keep them for others."""
+        """Return the shards of a plan from a cache."""
         shards = self._in_plans[placed] = placed.in_plan()
         return shards
 
     def _costs_of(self, rows: Ints, plans: Sequence[ShardingPlan], ordered: OrderedShards) -> list[PlanCost]:  # noqa: ARG002
-        """Return the costs of complete placements, whose plans are given; those of one task are evaluated together."""
+        """Return the costs of complete placements, given their plans, evaluating those of a task together."""
         p = self._placements
         costs: dict[int, PlanCost] = {}
         tasks = p.task[rows]
@@ -158,10 +157,10 @@ class PlanScorer:
 
 
 def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[CostModel, bool]:
-    """Return the cost model given by name or as an object, and whether it was made here.
+    """Return the cost model given by name or as an object, and whether this function created it.
 
     Raises:
-        InputError: settings of an object.
+        InputError: settings are given for an object.
         UnknownNameError: no cost of this name.
     """
     if isinstance(cost, str):

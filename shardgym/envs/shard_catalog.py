@@ -1,4 +1,4 @@
-"""ShardCatalog: the static figures of tasks and their shards, as arrays."""
+"""ShardCatalog: static figures of tasks and their shards, as arrays."""
 
 from typing import Any, NamedTuple
 
@@ -30,26 +30,26 @@ NOTHING = 0
 
 
 class SplitLimits(NamedTuple):
-    """How often shards may be halved, and whether tables are cut by columns alone."""
+    """Limits on halvings, and whether tables may also be cut by rows and replicated."""
 
-    max_splits: int  #: halvings in an episode
-    every_kind: bool = False  #: whether shards may be cut by rows, and tables replicated, too
+    max_splits: int  #: maximum number of halvings in an episode
+    every_kind: bool = False  #: whether shards may be cut by rows and tables replicated
 
 
 class Placed(NamedTuple):
-    """A shard of an episode that is on its devices; shards of several tasks may be equal."""
+    """A placed shard of an episode; shards of several tasks may be equal."""
 
-    table: str  #: its name
-    rows: int  #: that a holder has
-    width: int  #: columns
-    start: int  #: the first of them
-    device: int  #: the first holder
-    holders: int = 1  #: how many there are, consecutive ones
-    replicated: bool = False  #: whether each has all rows
-    last_rows: int = 0  #: that the last of several holders has
+    table: str  #: name of the table
+    rows: int  #: rows of each holder
+    width: int  #: number of columns
+    start: int  #: first column
+    device: int  #: first holder
+    holders: int = 1  #: number of holders, which are consecutive
+    replicated: bool = False  #: whether each holder has all rows
+    last_rows: int = 0  #: rows of the last of several holders
 
     def in_plan(self) -> tuple[Shard, ...]:
-        """Return it as shards of a plan, in the order of rows. Nothing is checked, as they are valid."""
+        """Return it as shards of a plan, in the order of rows, without validation."""
         columns = (self.start, self.start + self.width)
         devices = range(self.device, self.device + self.holders)
         if self.holders == 1 or self.replicated:
@@ -63,17 +63,17 @@ class Placed(NamedTuple):
 
 
 class ShardCatalog:
-    """Tasks, and the shards that can come up in them: tables whole, their halves, the halves of these and so on.
+    """Tasks, and the shards that can come up in them: whole tables, their halves, quarters and so on.
 
-    Tasks and shards are numbered in the order in which they are added. Shards of one task have consecutive numbers, its
-    whole tables first. A shard here is a table and a number of columns: where the columns begin changes no figure. It
-    has one holder, or several (see `shard_kinds.py`): then its rows are cut evenly among these, or each has all.
+    Tasks and shards are numbered in the order of their addition. Shards of one task have consecutive numbers, its whole
+    tables first. A shard is a table and a number of columns, since its first column changes no figure. It has one
+    holder, or several, which share its rows evenly or have all of them (see `shard_kinds.py`).
 
     Args:
-        order: in which tables come up, one of `ORDERS`.
-        max_devices: devices of a task at most, D.
-        limits: how often shards may be halved; None where tables are placed whole.
-        replicas: whether plans may hold tables on all devices, where kinds are not limited.
+        order: order of tables, one of `ORDERS`.
+        max_devices: maximum number of devices of a task, D.
+        limits: limits on halvings; None if tables are placed whole.
+        replicas: whether tables may be replicated, if `limits` allow every kind.
 
     Attributes:
         tasks: by number.
@@ -126,7 +126,7 @@ class ShardCatalog:
             self.kind.append(**kinds_of_none())
 
     def number(self, task: ShardingTask) -> int:
-        """Return the number of a task, which is added if it is new."""
+        """Return the number of a task, adding it if it is new."""
         key = task.digest, task.name
         if key not in self._numbers:
             self._add(task)
@@ -141,12 +141,12 @@ class ShardCatalog:
         return np.arange(first[task], end)
 
     def placed(self, shards: Ints, starts: Ints, devices: Ints) -> list[Placed]:
-        """Return what shards are in plans.
+        """Return shards as placed shards.
 
         Args:
             shards: their numbers, shape (n,).
-            starts: their first columns, likewise.
-            devices: their first holders, likewise.
+            starts: their first columns, shape (n,).
+            devices: their first holders, shape (n,).
         """
         of_shard = [self.shard[name][shards].tolist() for name in ("name", "rows", "width")]
         if not self._limits.every_kind:

@@ -1,8 +1,8 @@
-"""Shards with several holders: tables and their columns cut by rows, and replicas, in TorchRec's ways alone.
+"""Shards with several holders: column blocks cut by rows, and replicas, as TorchRec makes them.
 
-TorchRec cuts rows evenly into pieces of ceil(rows / n), over the n devices of one fast domain or over all of them, one
-piece for each in their order; and all column blocks of a table over as many. So there is nothing to choose between a
-cut by rows and the first holder, and a shard that is cut by rows stays one shard of an episode until it is placed.
+TorchRec cuts rows into pieces of ceil(rows / n), one for each of the n devices of a fast domain or of all devices, in
+their order; all column blocks of a table have the same n. The first holder therefore determines a cut by rows, and the
+shard stays one shard of an episode until it is placed.
 """
 
 from typing import Any
@@ -46,11 +46,11 @@ def kinds_of_none() -> dict[str, list[Any]]:
 def with_kinds(
     task: ShardingTask, shards: Figures, first: int, scale: list[float], largest_device: float, *, replicas: bool
 ) -> tuple[Figures, Figures]:
-    """Return entries of shards, and behind them of what they become by cuts of rows and as replicas; and their `KINDS`.
+    """Append entries of shards cut by rows and of replicas to those of shards with one holder; also return `KINDS`.
 
-    TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, and fails on a device without rows:
-    so these are not cut. Shards have one holder: entries are arrays of `ShardCatalog.shard` but names and ranks, and
-    `first` is the number of the first; for the scale see `ShardCatalog.task`.
+    Mean-pooled tables are not cut by rows, because TorchRec divides them by the wrong bag sizes; nor is a table if a
+    device would get no rows, as TorchRec then fails. `shards` are arrays of `ShardCatalog.shard` without names and
+    ranks, `first` is the number of the first shard, and `scale` as in `ShardCatalog.task`.
     """
     devices = task.num_devices
     domain = task.topology.fast_domain_size
@@ -90,7 +90,7 @@ def with_kinds(
 
 
 class _MoreShards:
-    """Entries of shards with several holders, made of those with one, which come first."""
+    """Entries of shards with one holder, followed by shards with several that are made of them."""
 
     def __init__(self, task: ShardingTask, shards: list[Figures], kinds: list[Figures], first: int) -> None:
         self._task = task
@@ -102,7 +102,7 @@ class _MoreShards:
         self._least_shards = np.rint(np.log2(1 / shards[0]["width_share"])).astype(np.int64) + 1
 
     def cut_by_rows(self, holders: int) -> Ints:
-        """Add shards whose rows so many devices hold; return their numbers by shard with one holder, 0 for none."""
+        """Add shards cut by rows over so many holders; return their numbers by shard with one holder, 0 for none."""
         rows = self._shards[0]["rows"]
         # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, and cuts unpooled ones over
         # all devices alone.
@@ -152,7 +152,7 @@ class _MoreShards:
         return joined[0], joined[1]
 
     def _add(self, of: Ints, holders: int, rows: Ints, first_row: Ints | None = None) -> Ints:
-        """Add entries like those of these places, for so many holders with so many rows each; return their numbers."""
+        """Add entries like those at `of`, for so many holders with so many rows each; return their numbers."""
         shards = {name: array[of] for name, array in self._shards[0].items()}
         row_share = rows / shards["rows"]
         on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]

@@ -1,4 +1,4 @@
-"""The task of an episode: given by `options` of `reset`, or drawn from a suite, a list or a pool; training tasks."""
+"""Tasks of episodes, given by `options` of `reset` or drawn from a suite, a list or a pool; and training tasks."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,15 @@ class TaskSampler:
     Args:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
         tasks: your own tasks instead of a suite.
-        pool: tasks like those of the suite are drawn from the train half of this pool; see `PoolTasks`.
-        pool_tasks: how many different ones; `POOL_TASKS` when not given.
-        max_devices: largest number of devices of a task; that of the sequence when not given.
-        max_tables: likewise for tables.
+        pool: pool whose train half tasks like those of the suite are drawn from; see `PoolTasks`.
+        pool_tasks: number of different tasks of the pool; `POOL_TASKS` when not given.
+        max_devices: maximum number of devices of a task; that of the sequence when not given.
+        max_tables: maximum number of tables of a task, likewise.
         counts_tables: whether the number of tables is limited.
 
     Raises:
-        InputError: tasks given together with a suite or a pool, no tasks, or a bound that is no whole number from 1 on.
+        InputError: tasks are given together with a suite or a pool, there are no tasks, or a bound is not a positive
+            integer.
         UnknownNameError: no such suite or pool.
     """
 
@@ -65,14 +66,14 @@ class TaskSampler:
         self.max_tables = self._bound("max_tables", max_tables, "num_tables") if counts_tables else None
 
     def pick(self, rng: np.random.Generator, options: Mapping[str, Any]) -> tuple[int, ShardingTask]:
-        """Return index and task: those that `options` name, or drawn.
+        """Return the index and the task that `options` name, or a random one.
 
         Args:
-            rng: used only when `options` name no task.
+            rng: random generator, used only if `options` name no task.
             options: {"task_index": int}, {"task": ShardingTask} or nothing. The index of a given task is -1.
 
         Raises:
-            InputError: options that are unknown, contradict each other, or name a task that is out of range.
+            InputError: options are unknown, contradict each other, or name a task that is out of range.
         """
         for name in options:
             if name not in OPTIONS:
@@ -111,9 +112,9 @@ class PoolTasks(Sequence[ShardingTask]):
 
     Args:
         pool: name or path of a pool.
-        suite: name or path of a suite whose tasks are drawn at random; gives the numbers of tables and devices,
-            widths, sizes and memory, group by group in turn.
-        count: number of tasks, which are kept once they are drawn; None for `PER_GROUP` of each group, none kept.
+        suite: name or path of a suite with randomly drawn tasks. Its groups take turns, and set the numbers of tables
+            and devices, widths, sizes and memory.
+        count: number of tasks, which are kept once drawn; when None, `PER_GROUP` of each group, which are not kept.
 
     Raises:
         InputError: the suite's tasks are not drawn at random.
@@ -157,11 +158,11 @@ class PoolTasks(Sequence[ShardingTask]):
 def training_tasks(suites: str | Sequence[str], count: int, seed: int = 0) -> list[ShardingTask]:
     """Draw tasks to fit a solver on: like those of suites, from the train half of each suite's own pool.
 
-    Suites are named, or paths: their tasks are drawn at random from the test half of a pool. Tasks of a suite are
-    together, as every tenth task may be kept for validation; its groups take turns.
+    Suites are names or paths, with tasks drawn at random from the test half of a pool. Tasks of a suite are adjacent,
+    because every tenth task may be kept for validation; the suite's groups take turns.
 
     Raises:
-        InputError: a suite's tasks are not drawn from a test half, so that no other half is left to learn from.
+        InputError: a suite's tasks are not drawn from a test half, so that there is no train half.
         UnknownNameError: no such suite.
     """
     check_int("count", count, 1)

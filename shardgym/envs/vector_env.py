@@ -23,16 +23,16 @@ IDLE = -1
 
 
 class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
-    """Environments of one kind as arrays, what `gymnasium.make_vec(id, num_envs=N)` makes.
+    """N environments of one kind as arrays, made by `gymnasium.make_vec(id, num_envs=N)`.
 
-    Observations, rewards, ends, infos and drawn tasks are those of Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv` of
-    N single environments with the same arguments and seeds, row by row. Simulated costs may differ in their last bits
-    (by 1e-9 at most), as rounding depends on how many plans are predicted together. A step takes a few dozen array
-    operations whatever N is; plans that are finished in the same step are scored together.
+    Observations, rewards, ends, infos and drawn tasks equal those of Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv`
+    with N single environments of the same arguments and seeds. Simulated costs may differ by up to 1e-9, because
+    rounding depends on how many plans are predicted together. A step takes a few dozen array operations for any N, and
+    scores all plans that it completes together.
 
     **Episodes.** Each environment draws its tasks with its own generator: `reset(seed=s)` seeds environment i with
-    s + i. Options of `reset` hold for all environments, but `task_index` and `task` may be lists of one for each;
-    `options={"reset_mask": mask}` resets those where the mask, booleans of shape (N,), is true.
+    s + i. Options of `reset` hold for all environments, but `task_index` and `task` may be lists with one entry each.
+    `options={"reset_mask": mask}` resets the environments where the mask, booleans of shape (N,), is true.
 
     **Autoreset.** `metadata["autoreset_mode"]` says what follows the end of an episode:
 
@@ -41,14 +41,14 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
     - "SameStep": the environment is reset in the step that ends the episode. Observation and info of the end are in
       `infos["final_obs"]` and `infos["final_info"]`.
     - "Disabled": the environment must be reset with `reset_mask` before the next step, or idles while its action is
-      `IDLE`: it earns 0, and nothing is computed for it.
+      `IDLE`, earning 0 at no expense.
 
     **Infos.** Arrays with one entry per environment, or dictionaries of such; the mask `_NAME` marks the valid entries
-    of NAME. `plan` and `cost` are the objects that the single environment gives.
+    of NAME. `plan` and `cost` are the objects of the single environment.
 
     **Cost.** Additive costs ("simulator", "roofline") predict all placements of a step with equally many devices in one
-    call. With any other cost model the plans of each task are evaluated together, so that measured costs interleave
-    them; if that raises `MeasurementError`, all of them have no cost.
+    call. Other cost models evaluate the plans of each task together, so that measured costs interleave them. If this
+    raises `MeasurementError`, all of these plans have no cost.
 
     `action_masks()` returns booleans of shape (N, actions). `render()` returns one picture or text per environment.
 
@@ -98,7 +98,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The random generators of the environments; an environment that was not seeded gets a random seed now."""
+        """The random generators of the environments, after seeding unseeded ones at random."""
         return tuple(self._generator(row) for row in range(self.num_envs))
 
     @property
@@ -112,12 +112,12 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         """Start episodes in all environments, or in those of `options["reset_mask"]`.
 
         Args:
-            seed: of environment 0, the others get the numbers that follow; or one for every environment.
-            options: of the single environment's `reset`, for every environment alike, where `task_index` and `task` may
-                also be lists of one for each environment; and `reset_mask`, shape (N,).
+            seed: seed of environment 0, whose successors seed the others; or a seed for each environment.
+            options: options of the single environment's `reset` for all environments, where `task_index` and `task` may
+                be lists with one entry each; and `reset_mask`, shape (N,).
 
         Raises:
-            InputError: unknown options, a mask of another form, or a task that is out of range or too large.
+            InputError: unknown options, an invalid mask, or a task that is out of range or too large.
         """
         options = dict(options or {})
         mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
@@ -134,15 +134,15 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         return self._game.observe(), self._infos(mask, reasons, {})
 
     def step(self, actions: Any) -> Step:
-        """Do one action in every environment; those whose episode ended before are reset instead (NEXT_STEP).
+        """Take one action in every environment; with NEXT_STEP, reset those whose episode ended before instead.
 
         Args:
-            actions: shape (N,); with DISABLED, `IDLE` where an episode has ended and none follows.
+            actions: shape (N,); with DISABLED, `IDLE` for environments whose episode has ended.
 
         Raises:
-            gymnasium.error.ResetNeeded: before the first reset, or an episode has ended, the mode is DISABLED, and its
-                action is not `IDLE`.
-            InputError: not one whole number for each environment.
+            gymnasium.error.ResetNeeded: before the first reset, or, with DISABLED, for an action other than `IDLE`
+                after the end of an episode.
+            InputError: the actions are not one integer per environment.
         """
         if not self._started:
             raise gymnasium.error.ResetNeeded("there are no episodes: call reset() first")
@@ -177,11 +177,11 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         return self._game.observe(), result.rewards, terminated, truncated, infos
 
     def action_masks(self) -> Bools:
-        """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
+        """Return the valid actions, shape (N, actions); none after the end of an episode."""
         return self._game.masks()
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return every environment's placement, as the single environment renders it; None without render mode.
+        """Return every environment's placement as the single environment renders it; None without a render mode.
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
@@ -193,11 +193,11 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         return tuple(render(self._game, row, self.render_mode) for row in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002
-        """Close the cost model if this environment made it."""
+        """Close the cost model if this environment created it."""
         self._single.close()
 
     def _start(self, rows: Ints, options: dict[str, Any]) -> dict[int, str]:
-        """Start episodes; return the reason for each in which no action is valid from the beginning."""
+        """Start episodes; return by row why no first action is valid, if so."""
         if not len(rows):
             return {}
         of_each = {
@@ -236,12 +236,12 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 
 
 class TableWiseVectorEnv(PlacementVectorEnv):
-    """`TableWiseEnv` many times."""
+    """N `TableWiseEnv` as arrays."""
 
     single_env = TableWiseEnv
 
 
 class ColumnWiseVectorEnv(PlacementVectorEnv):
-    """`ColumnWiseEnv` many times."""
+    """N `ColumnWiseEnv` as arrays."""
 
     single_env = ColumnWiseEnv

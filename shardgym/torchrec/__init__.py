@@ -1,6 +1,6 @@
-"""From somebody's TorchRec model to a plan that `DistributedModelParallel` runs, and back.
+"""Conversion of TorchRec models to tasks, and of plans to and from `DistributedModelParallel`.
 
-Importing this package imports TorchRec; without it, a `MissingDependencyError` says how to install it.
+Importing this package imports TorchRec, and raises a `MissingDependencyError` if TorchRec is not installed.
 """
 
 from shardgym.errors import MissingDependencyError

@@ -1,4 +1,4 @@
-"""How often a model's tables are accessed: from a sample or a stream of ids, from numbers, or assumed."""
+"""Access frequencies of a model's tables: from a sample or a stream of ids, from numbers, or assumed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from shardgym.torchrec.model_tables import ModelTable, by_table
 
 
 class Access(NamedTuple):
-    """What a task says of the accesses to a table; see `EmbeddingTable`."""
+    """Accesses to a table, see `EmbeddingTable`."""
 
     pooling_factor: float  #: mean ids per sample, of all features of the table together
     ids: IdDistribution
@@ -31,13 +31,13 @@ def table_access(
     sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None,
     asked: Mapping[str, float],
 ) -> dict[str, Access]:
-    """Return the accesses by table that one of three sources tells; of none, nothing is known. See `import_model`.
+    """Return the accesses by table from one of three sources; without a source, nothing is known.
 
     Args:
-        tables: of the model.
+        tables: tables of the model.
         batch_size: samples of a training step over all devices.
         pooling_factors: see `import_model`.
-        sample: likewise.
+        sample: see `import_model`.
         asked: pooling factors of TorchRec's constraints, by table.
     """
     given = {"pooling_factors": pooling_factors, "sample": sample, "pooling factors of constraints": asked or None}
@@ -63,7 +63,7 @@ def table_access(
 def _access_of_sample(
     tables: list[ModelTable], sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream, batch_size: int
 ) -> dict[str, Access]:
-    """Return accesses as a sample has them. One that is smaller than a batch is taken for one, and tells no reuse."""
+    """Return the accesses of a sample. A sample that is smaller than a batch counts as a batch, without reuse."""
     if isinstance(sample, KeyedJaggedTensor):
         sample = {
             feature: Bags(*(part.cpu().numpy().astype(np.int64) for part in (jagged.values(), jagged.lengths())))
@@ -95,7 +95,7 @@ def _access_of_sample(
 def _batches(
     tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
 ) -> Iterator[Mapping[str, Bags]]:
-    """Yield the bags of all features of tables, batch after batch."""
+    """Yield the bags of all features of tables, batch by batch."""
     features = [(feature, table) for table in tables for feature in table.config.feature_names]
     if isinstance(sample, IdStream):
         yield from sample.batches(batch_size, [feature for feature, _ in features])
@@ -108,7 +108,7 @@ def _batches(
 
 
 def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -> Bags:
-    """Return the bags of a feature; raises `InputError` unless they are as many as the first feature's and whole."""
+    """Return the bags of a feature; raises `InputError` unless they are complete and as many as the first feature's."""
     if feature not in sample:
         raise UnknownNameError("feature in the sample", feature, sample)
     bag = sample[feature]
@@ -124,7 +124,7 @@ def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -
 
 
 def _table_bags(table: ModelTable, batch: Mapping[str, Bags]) -> Bags:
-    """Return the ids of all features of a table by sample; raises `InputError` for ids that are none of its rows."""
+    """Return the ids of all features of a table by sample; raises `InputError` for ids out of range."""
     rows = table.config.num_embeddings
     of_features = [batch[feature] for feature in table.config.feature_names]
     for feature, bags in zip(table.config.feature_names, of_features, strict=True):

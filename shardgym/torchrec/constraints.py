@@ -1,15 +1,15 @@
-"""What TorchRec's `ParameterConstraints` ask for, field by field, and what a task or a plan does not follow of it.
+"""The fields of TorchRec's `ParameterConstraints`, and which of them a task or a plan does not follow.
 
-All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named as not followed wherever it is set.
+The module knows all sixteen fields of TorchRec 1.8.0. If a field of a later version is set, a remark says that it is
+not followed.
 
-- *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names say what comes to a table. A task
-  has it: ids and bags per sample, and whether ids have weights.
-- *output_dtype* is the precision of what is communicated, of which a task has one for all tables.
-- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts, with
-  the load_factor of cache_params, are rules for the plan, see `following.py`; other kernels and device_group are
-  compared with it.
+- *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names describe the input of a table. A
+  task has it as ids and bags per sample, and whether ids have weights.
+- *output_dtype* is the precision of communication. A task has one for all tables.
+- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in host memory, with the load_factor of
+  cache_params, become rules for the plan, see `following.py`. Other kernels and device_group are compared with it.
 - *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode and output_dtype are settings of FBGEMM's operator.
-  They go into TorchRec's plan as they are; no cost depends on the first three.
+  TorchRec's plan gets them unchanged; no cost depends on the first three.
 - *refused*: kernel key_value with its key_value_params, and use_virtual_table, keep rows in other memories.
 """
 
@@ -57,7 +57,7 @@ NEEDS_PLAN = "a task does not hold them, ShardGymPlanner follows them"
 
 
 class Wish(NamedTuple):
-    """A field of a table's constraints that is not followed, and why."""
+    """A field of a table's constraints that is not followed, with the reason."""
 
     field: str
     table: str
@@ -65,16 +65,16 @@ class Wish(NamedTuple):
 
 
 class TableInput(NamedTuple):
-    """What constraints say of the input of one table."""
+    """The input of one table by its constraints."""
 
-    pooling_factor: float | None  #: ids per sample, of all features; None where the constraints do not say
+    pooling_factor: float | None  #: ids per sample, of all features together; None if unknown
     num_features: int  #: bags per sample
     weighted: bool  #: whether ids have weights
-    wishes: tuple[Wish, ...]  #: what a task cannot hold of it
+    wishes: tuple[Wish, ...]  #: fields that a task cannot hold
 
 
 def in_words(wishes: Iterable[Wish]) -> list[str]:
-    """Return a sentence for each reason; of many tables with one, the first is named and the others are counted."""
+    """Return a sentence for each reason, which names the first table and counts the others."""
     # Of several reasons for a field of a table the first one counts.
     first = {(wish.field, wish.table): wish for wish in reversed(list(wishes))}
     fields: dict[tuple[str, str], list[str]] = {}
@@ -88,10 +88,10 @@ def in_words(wishes: Iterable[Wish]) -> list[str]:
 
 
 def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_rank: float) -> TableInput:
-    """Return what a table's constraints say of its input.
+    """Return the input of a table by its constraints.
 
-    A bag per sample and feature is one pooling. A feature with several poolings, or with a batch of its own, has so
-    many bags for each sample of a rank's batch, and its pooling factor is the mean bag.
+    A bag per sample and feature is one pooling. A feature with several poolings, or with a batch size of its own, has
+    several bags per sample of a rank's batch, and its pooling factor is the mean size of a bag.
     """
     features = table.config.feature_names
     default = ParameterConstraints().pooling_factors
@@ -125,7 +125,7 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
 
 
 def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables: int) -> tuple[Precision, list[Wish]]:
-    """Return the precision of what is communicated, "fp16" where all tables ask for two bytes, and what is lacking."""
+    """Return the precision of communication, "fp16" if all tables ask for two bytes, and wishes not followed."""
     wanted = {name: constraint.output_dtype for name, constraint in constraints.items()}
     if len(wanted) == num_tables and all(dtype in (DataType.FP16, DataType.BF16) for dtype in wanted.values()):
         return "fp16", [Wish("output_dtype", name, NEEDS_PLAN) for name in wanted]
@@ -135,7 +135,7 @@ def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables
 
 
 def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
-    """Return what is set besides input: what a task does not hold, and what nothing here can follow."""
+    """Return wishes other than input that a task does not hold, or that nothing can follow."""
     default = ParameterConstraints()
     wishes = []
     for name, constraint in constraints.items():
@@ -152,12 +152,12 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
 
 
 class Rules(NamedTuple):
-    """What a plan may do with tables that it may not shard in any way."""
+    """Rules of tables whose sharding is restricted."""
 
     of_tables: dict[str, Rule]
-    #: For each collection with mean-pooled tables whose tables may all be cut by rows: rules with which they are.
+    #: Rules that cut all tables by rows, for each collection with mean-pooled tables that allows it.
     by_rows: list[dict[str, Rule]]
-    wishes: list[Wish]  #: what no plan can follow
+    wishes: list[Wish]  #: wishes that no plan can follow
 
 
 def rules_of(
@@ -166,7 +166,7 @@ def rules_of(
     pins: Mapping[str, int | Sequence[int]],
     cost: CostModel,
 ) -> Rules:
-    """Return what a plan may do with tables that it may not shard in any way, and what no plan can follow."""
+    """Return the rules of tables whose sharding is restricted, and wishes that no plan can follow."""
     not_in_host = "" if cost.host_memory else f"cost '{cost.name}' does not price the memory of hosts"
     if not task.topology.host_memory_bytes:
         not_in_host = "the topology's hosts have no memory; give host_memory_bytes of a shardgym.Topology"
@@ -226,14 +226,14 @@ def rules_of(
 
 
 def _why_none(table: EmbeddingTable, types: frozenset[str]) -> str:
-    """Say why TorchRec runs a table in none of some sharding types."""
+    """Say why TorchRec can run a table in none of these sharding types."""
     if not table.is_pooled and "row_wise" not in types:
         return "TorchRec has no such type of an EmbeddingCollection"
     return "it has too few rows for each rank to get some, and TorchRec fails on a rank without"
 
 
 def _with_kernels(kinds: frozenset[Kind], kernels: Sequence[str] | None) -> frozenset[Kind]:
-    """Return the kinds that have some of the kernels: of tables on all ranks it is dense, which no others have."""
+    """Return the kinds that allow one of the kernels: replicas need kernel dense, which no other kind allows."""
     if not kernels:
         return kinds
     return frozenset(
@@ -242,7 +242,7 @@ def _with_kernels(kinds: frozenset[Kind], kernels: Sequence[str] | None) -> froz
 
 
 def _with_mean_pooling(task: ShardingTask) -> Iterable[list[str]]:
-    """Return the tables of each collection that has mean-pooled ones."""
+    """Return the tables of each collection with mean-pooled tables."""
     collections: dict[str, list[str]] = {}
     for table in task.tables:
         collections.setdefault(split_name(table.name)[0], []).append(table.name)
@@ -250,7 +250,7 @@ def _with_mean_pooling(task: ShardingTask) -> Iterable[list[str]]:
 
 
 def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
-    """Return kernels for tables that constraints allow in the memory of hosts alone."""
+    """Return the kernels of a table that constraints allow only in host memory."""
     kernels = constraint.compute_kernels or ["fused"]
     if "fused" in kernels:
         return ()
@@ -275,10 +275,10 @@ def apply_constraints(
     device_type: str,
     output_fp16: bool,
 ) -> list[Wish]:
-    """Set in TorchRec's plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
+    """Set the fields that FBGEMM's operators take in TorchRec's plan, and return the wishes that it does not follow.
 
-    Whether a sharding type is followed is a question of `kinds`. TorchRec's plan may call it by the name that other
-    tables of the collection have, as it runs these alike.
+    `kinds` decide whether a sharding type is followed: TorchRec's plan may use an equivalent type that other tables of
+    the collection have.
     """
     wishes: list[Wish] = []
     for path, module in plan.plan.items():

@@ -1,4 +1,4 @@
-"""The plans that `compare` measures: made by planners or given, with all rows or fewer, on the devices of the job."""
+"""The plans that `compare` measures, by planners or given, with all rows or fewer, on the devices of the job."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,28 +31,28 @@ Given: TypeAlias = Planner | TorchRecPlan | ShardingPlan
 
 
 class Contender(NamedTuple):
-    """A plan that is measured."""
+    """A plan to measure."""
 
-    sharding_plan: TorchRecPlan  #: on the devices of the job
-    plan: ShardingPlan  #: the same, as costs price it
+    sharding_plan: TorchRecPlan  #: TorchRec's plan on the devices of the job
+    plan: ShardingPlan  #: the same plan for cost models
 
 
 def find_contenders(
     given: Mapping[str, Given], task: ShardingTask, model: nn.Module, world: World
 ) -> tuple[dict[str, Contender], list[str]]:
-    """Make the plans of planners, and check all.
+    """Make the plans of planners, and check all plans.
 
-    Both planners get the devices of the task. TorchRec's gets the mean ids per sample of its tables, and has its
-    defaults for the rest; ours knows all that the task says of ids.
+    Both planners get the devices of the task. TorchRec's planner gets the mean ids per sample of the tables, and its
+    defaults otherwise; ShardGym's planner gets the whole task.
 
     Args:
-        given: by the names of plans.
-        task: with as many devices as there are ranks.
-        model: what is trained, its collections on the meta device.
-        world: where the job runs.
+        given: plans, or planners, by the names of plans.
+        task: the task, with one device per rank.
+        model: the model to train, with its collections on the meta device.
+        world: the ranks of the job.
 
     Returns:
-        plans by name, and why the plan of a planner is not among them.
+        Plans by name, and why a planner's plan is missing.
 
     Raises:
         InputError: a plan is not for the model or the ranks, does not fit, or TorchRec cannot run it.
@@ -86,7 +86,7 @@ def _contender(wanted: Given, task: ShardingTask, model: nn.Module, world: World
 
 
 def _by_torchrec(task: ShardingTask, model: nn.Module, world: World) -> TorchRecPlan:
-    """Return the plan of `EmbeddingShardingPlanner`; raises `NoFeasiblePlanError` where it finds none."""
+    """Return the plan of `EmbeddingShardingPlanner`; raises `NoFeasiblePlanError` if it finds none."""
     ours = task.topology
     bandwidths = {"intra_host_bw": ours.intra_bandwidth / 1000, "inter_host_bw": ours.inter_bandwidth / 1000}
     if world.device.type == "cuda":
@@ -117,7 +117,7 @@ def _by_torchrec(task: ShardingTask, model: nn.Module, world: World) -> TorchRec
 
 
 def _on_devices(sharding_plan: TorchRecPlan, world: World) -> TorchRecPlan:
-    """Return a plan whose shards are on the devices that its ranks have here."""
+    """Return a plan with its shards on the devices of this job's ranks."""
     modules = {}
     for path, module in sharding_plan.plan.items():
         modules[path] = EmbeddingModuleShardingPlan()
@@ -133,11 +133,10 @@ def _on_devices(sharding_plan: TorchRecPlan, world: World) -> TorchRecPlan:
 
 
 def with_fewer_rows(task: ShardingTask, factor: int) -> ShardingTask:
-    """Return a task whose tables have their rows divided by a factor, as `scaled_table` does it.
+    """Return a task whose tables have their rows divided by a factor, as in `scaled_table`.
 
-    Rows are rounded up to a multiple of the devices, so that each gets some; no table gets more than it had. What a
-    batch was measured to reuse is not known of fewer rows. Recorded ids, and more ranges of rows than are left, are
-    refused.
+    Rows are rounded up to a multiple of the devices, so that each gets some, but not above their original number. The
+    measured reuse of a batch is dropped. Recorded ids, and more ranges of rows than remaining rows, raise errors.
     """
     devices = task.num_devices
     tables = []
@@ -150,9 +149,9 @@ def with_fewer_rows(task: ShardingTask, factor: int) -> ShardingTask:
 
 
 def plan_with_fewer_rows(plan: Given, task: ShardingTask, fewer: ShardingTask) -> Given:
-    """Return a plan for what `with_fewer_rows` made of a task.
+    """Return a plan for the task that `with_fewer_rows` returned.
 
-    A table that is cut by rows is cut into as many pieces as before, of ceil(rows / pieces) rows, as TorchRec cuts.
+    A table that is cut by rows keeps its number of pieces, of ceil(rows / pieces) rows, as TorchRec cuts.
     """
     if isinstance(plan, str) or fewer == task:
         return plan

@@ -1,10 +1,9 @@
-"""Plans that obey rules of single tables, made of plans by solvers that know of none.
+"""Repair of solvers' plans so that they obey rules of single tables, which solvers do not know.
 
-Tables that a rule keeps in the memory of hosts are placed first, and a solver places the others. It searches among all
-plans. Where its plan breaks rules, each table that does is placed anew: of the ways that its rule allows, the one with
-which the whole plan costs least. Then tables of the slowest device are placed anew as long as that makes the plan
-cheaper. The same is done with a plan that cuts no table, and the cheaper of the two is kept. What no way could be found
-for stays as it was.
+Tables that a rule keeps in host memory are placed first; a solver then places the others, searching all plans. Each
+table that breaks its rule is placed again in the allowed way with which the whole plan costs least. Afterwards, tables
+of the slowest device are placed again as long as that makes the plan cheaper. A plan that cuts no table gets the same
+treatment, and the cheaper of the two is kept. A table without a feasible allowed way stays as it was.
 """
 
 import contextlib
@@ -37,24 +36,24 @@ _LEAST_GAIN = 1e-9
 
 
 class Rule(NamedTuple):
-    """What a plan may do with a table."""
+    """Allowed ways to shard a table."""
 
-    kinds: frozenset[Kind] = RUN_BY_TORCHREC  #: allowed ways to shard it, see `is_one_of`
-    least_columns: int = 0  #: of a piece, where columns are cut
-    devices: frozenset[int] | None = None  #: that may hold it; all when None
-    #: That may look it up, each with the share of rows that its cache has room for; any when empty.
+    kinds: frozenset[Kind] = RUN_BY_TORCHREC  #: allowed kinds, see `is_one_of`
+    least_columns: int = 0  #: minimum width of a piece if columns are cut
+    devices: frozenset[int] | None = None  #: devices that may hold it; all when None
+    #: Allowed kernels, each with the share of rows that its cache has room for; any when empty.
     kernels: tuple[tuple[ComputeKernel, float], ...] = ()
 
 
-#: For tables without a rule, when others need their room.
+#: The rule of unrestricted tables, if others need their room.
 _NO_ROWS = Rule(frozenset({"table_wise", "column_wise", "table_column_wise"}))
 
 
 def run_by_torchrec(table: EmbeddingTable, task: ShardingTask) -> frozenset[Kind]:
-    """Return the kinds of a table that TorchRec runs, whatever the others of its collection are.
+    """Return the kinds of a table that TorchRec can run, regardless of other tables of its collection.
 
-    Unpooled tables have the types of an `EmbeddingCollection`, on CPUs without replicas, as FBGEMM's dense kernel pools
-    there. No rank may be left without rows: there TorchRec fails.
+    Unpooled tables have the types of an `EmbeddingCollection`, without replicas on CPUs, where FBGEMM's dense kernel
+    pools. Every rank must get rows, or TorchRec fails.
     """
     kinds: set[Kind] = set(RUN_BY_TORCHREC)
     if not table.is_pooled:
@@ -69,18 +68,18 @@ def run_by_torchrec(table: EmbeddingTable, task: ShardingTask) -> frozenset[Kind
 
 
 def _has_rows_for(table: EmbeddingTable, ranks: int) -> bool:
-    """Whether each of so many ranks gets rows where all but the last get ceil(rows / ranks)."""
+    """Return whether each rank gets rows if all but the last get ceil(rows / ranks)."""
     block = -(-table.num_embeddings // ranks)
     return (ranks - 1) * block < table.num_embeddings
 
 
 def is_one_of(kind: Kind, kinds: Collection[str]) -> bool:
-    """Whether a kind is one of several. TorchRec's `column_wise` is one piece, too, or pieces in one fast domain."""
+    """Return whether `kinds` allow a kind; `column_wise` also allows one piece, or pieces in one fast domain."""
     return kind in kinds or (kind in ("table_wise", "table_column_wise") and "column_wise" in kinds)
 
 
 def can_be_on(kind: str, devices: frozenset[int], task: ShardingTask) -> bool:
-    """Whether a table can be sharded in a way if no other devices than these may hold it."""
+    """Return whether a table can be of a kind if only these devices may hold it."""
     if kind in ("row_wise", "data_parallel"):
         return len(devices) == task.num_devices
     if kind in ("table_row_wise", "grid_shard"):
@@ -89,7 +88,7 @@ def can_be_on(kind: str, devices: frozenset[int], task: ShardingTask) -> bool:
 
 
 def obeys(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: Rule) -> bool:
-    """Whether a plan does with a table what its rule allows."""
+    """Return whether a plan obeys the rule of a table."""
     shards = plan.of_table(table.name)
     if not is_one_of(plan.kind_of(table.name, task), rule.kinds):
         return False
@@ -110,10 +109,10 @@ def solve_beside_host_tables(
     seed: int,
     time_limit_s: float | None = None,
 ) -> ShardingPlan:
-    """Return a plan in which tables whose rules name kernels have the first of them, and a solver places the others.
+    """Return a plan in which tables whose rules name kernels have the first of these, and a solver places the others.
 
-    They are whole, those with most lookups first, each on the device that looks up least by then, among those that
-    have room themselves and on their hosts.
+    These tables stay whole. Those with most lookups come first, each on the device with the fewest lookups so far
+    among those with room on device and host.
     """
     asked = [table for table in task.tables if table.name in rules and rules[table.name].kernels]
     topology = task.topology
@@ -156,15 +155,15 @@ def follow(
     seed: int = 0,
     by_rows: Sequence[Mapping[str, Rule]] = (),
 ) -> ShardingPlan:
-    """Return a plan that obeys rules by table, as far as one is found, made of one that is feasible.
+    """Repair a feasible plan so that it obeys rules, as far as possible.
 
     Args:
-        plan: by a solver that knows of no rules.
-        task: of the plan.
-        cost: that decides between plans.
-        rules: by table.
-        seed: of the plan without cuts.
-        by_rows: of tables of which all may be cut by rows, or none: other rules, with which all are.
+        plan: plan of a solver.
+        task: task of the plan.
+        cost: cost that decides between plans.
+        rules: rules by table.
+        seed: seed of the plan without cuts.
+        by_rows: alternative rules that cut all tables of a collection by rows, for tables that must be cut together.
     """
     found = _followed(plan, task, cost, rules, seed)
     for of_rows in by_rows:
@@ -197,7 +196,7 @@ def _followed(
 
 
 def _broken(plan: ShardingPlan, rules: Mapping[str, Rule], task: ShardingTask) -> int:
-    """Return of how many tables a plan breaks the rules."""
+    """Return the number of tables whose rules a plan breaks."""
     return sum(not obeys(plan, task, task.table(name), rule) for name, rule in rules.items())
 
 
@@ -215,7 +214,7 @@ def _all_by_rows(plan: ShardingPlan, task: ShardingTask, rules: Mapping[str, Rul
 
 
 def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:
-    """Place tables that break their rules anew, the largest first."""
+    """Place tables that break their rules again, the largest first."""
     for table in sorted(task.tables, key=task.table_bytes, reverse=True):
         rule = rules.get(table.name)
         if rule is None or obeys(plan, task, table, rule):
@@ -232,7 +231,7 @@ def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapp
 
 
 def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:
-    """Place tables of the slowest device anew, one at a time, until none of that makes the plan cheaper."""
+    """Place tables of the slowest device again, one at a time, as long as that makes the plan cheaper."""
     left = _MOST_TRIED
     now = cost.evaluate(task, [plan])[0]
     while left > 0 and now.feasible:
@@ -257,7 +256,7 @@ def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Ma
 def _with_table_elsewhere(
     plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats
 ) -> list[ShardingPlan]:
-    """Return a plan for each way that a rule allows to place its table, feasible or not."""
+    """Return a plan for each allowed way to place a table, feasible or not."""
     others = [shard for shard in plan.shards if shard.table != table.name]
     ways = [
         [dataclasses.replace(shard, compute_kernel=kernel, cache_load_factor=share) for shard in shards]
@@ -269,7 +268,7 @@ def _with_table_elsewhere(
 
 
 def _ways(task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats) -> Iterator[list[Shard]]:
-    """Yield ways to place a table on the devices that are least busy; a rule may not allow some."""
+    """Yield ways to place a table on the least busy devices; the rule may forbid some."""
     devices = [d for d in np.argsort(busy_ms, kind="stable").tolist() if rule.devices is None or d in rule.devices]
     # Parts of fast domains that may hold the table, idle ones first, by their least busy device.
     parts = [([d for d in of if d in devices], of) for of in _domains(task)]

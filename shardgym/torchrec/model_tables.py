@@ -1,7 +1,7 @@
 """The tables of a model's embedding collections, and a model on the meta device with the tables of a task.
 
-A table of a task is named after its place in the model: the path of its collection, a dot, its name there. Neither
-modules nor tables of TorchRec may have a dot in their names, so the last dot separates the two.
+The name of a task's table is the path of its collection in the model, a dot, and its name in the collection. The last
+dot separates the two, because names in TorchRec have no dots.
 """
 
 import itertools
@@ -49,46 +49,46 @@ _CONFIGS = ("embedding_bag_configs", "embedding_configs")
 class ModelTable(NamedTuple):
     """One table of a model."""
 
-    path: str  #: of its collection in the model, "" when the model is the collection
+    path: str  #: path of its collection in the model, "" if the model is the collection
     config: EmbeddingBagConfig | EmbeddingConfig
     weighted: bool = False  #: whether its collection takes ids with weights
 
     @property
     def name(self) -> str:
-        """What a task calls the table."""
+        """Name of the table in a task."""
         return join_name(self.path, self.config.name)
 
     @property
     def pooling(self) -> Pooling:
-        """What tasks call its pooling: "none" in an `EmbeddingCollection`."""
+        """Pooling in a task: "none" in an `EmbeddingCollection`."""
         if not isinstance(self.config, EmbeddingBagConfig):
             return "none"
         return "mean" if self.config.pooling == PoolingType.MEAN else "sum"
 
     @property
     def parameter(self) -> str:
-        """What its collection calls its weights."""
+        """Name of its weights in the collection."""
         return parameter_name(self.config.name, self.pooling)
 
 
 def join_name(path: str, table: str) -> str:
-    """Return what a task calls a table of the collection at `path`."""
+    """Return the name in a task of a table of the collection at `path`."""
     return f"{path}.{table}" if path else table
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return path of the collection and name of the table there."""
+    """Return the path of the collection, and the name of the table there."""
     path, _, table = name.rpartition(".")
     return path, table
 
 
 def parameter_name(table: str, pooling: Pooling) -> str:
-    """Return what the weights of a table are called in its collection."""
+    """Return the name of a table's weights in its collection."""
     return f"{'embeddings' if pooling == 'none' else 'embedding_bags'}.{table}.weight"
 
 
 def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[ModelTable]:
-    """Return the tables of all collections of a model, in the model's order; none, or one at two places, is refused."""
+    """Return the tables of a model's collections in order; raises `InputError` for none, or for one at two places."""
     places: dict[int, str] = {}
     tables = []
     for path, module in _embedding_modules(model):
@@ -117,16 +117,16 @@ def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLL
 
 
 def left_out(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[str]:
-    """Return what a model embeds besides its collections, in its order: place, class, tables and bytes.
+    """Return the model's embeddings outside of collections, in order: place, class, tables and bytes.
 
     These are managed collisions, feature processors, towers, quantised and fused collections, subclasses, which
-    TorchRec's sharders do not take for the class, and embeddings of torch itself.
+    TorchRec's sharders do not shard, and torch's own embeddings.
     """
     return [_in_words(path, module) for path, module in _embedding_modules(model) if type(module) not in collections]
 
 
 def _embedding_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the outermost modules with embeddings and their places; one that is at several places, several times."""
+    """Yield the outermost modules with embeddings and their places, once per place."""
     inside: str | None = None
     for path, module in model.named_modules(remove_duplicate=False):
         if inside is not None and path.startswith(inside):
@@ -148,10 +148,10 @@ def _in_words(path: str, module: nn.Module) -> str:
 
 
 def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> dict[str, Any]:
-    """Return values by the names that a task gives to tables, or `InputError` where none has such a name.
+    """Return values by the tables' names in a task; raises `InputError` for unknown names.
 
-    They are given by these, or, for all tables that are called so in their collections, by that name, as TorchRec's
-    constraints are; of both, the former counts.
+    The keys of `values` are these names, or, as in TorchRec's constraints, names in collections, which stand for all
+    tables with this name. The former take precedence.
     """
     names = {table.name: (table.name, table.config.name) for table in tables}
     known = set(itertools.chain(*names.values()))
@@ -164,10 +164,10 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
 def without_unplanned(
     values: Mapping[str, Any], model: nn.Module, collections: Sequence[type[nn.Module]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split off what is said of tables that are not planned, as their collections have no sharder.
+    """Remove values of tables that are not planned because their collections have no sharder.
 
     Returns:
-        the values without these tables, and the class of the collection of each of these, by the given name.
+        The other values, and the class of the collection of each removed table, by the given name.
     """
     planned: set[str] = set()
     others: dict[str, str] = {}
@@ -185,10 +185,9 @@ def without_unplanned(
 def model_from_task(task: ShardingTask) -> nn.Module:
     """Return a model on the meta device that has exactly the tables of a task.
 
-    A task whose tables have no dot in their names gives one `EmbeddingBagCollection`, or one `EmbeddingCollection`
-    where they are unpooled. Others give a module with collections at the places that the names tell. A table with one
-    feature has one called like the table in the task; features of others are numbered: "table.0", "table.1". Optimisers
-    are not part of a model.
+    If names of tables have no dots, the model is one `EmbeddingBagCollection`, or one `EmbeddingCollection` if tables
+    are unpooled. Otherwise it is a module with collections at the paths in the names. The feature of a table has the
+    table's name in the task; several features are numbered: "table.0", "table.1". The model has no optimisers.
 
     Raises:
         InputError: a name cannot be that of a module, or a collection has weighted and unweighted tables, or pooled and
@@ -219,7 +218,7 @@ def model_from_task(task: ShardingTask) -> nn.Module:
 
 
 def feature_names(table: EmbeddingTable) -> list[str]:
-    """Return what `model_from_task` calls the features of a table."""
+    """Return the names of a table's features in `model_from_task`."""
     if table.num_features == 1:
         return [table.name]
     return [f"{table.name}.{n}" for n in range(table.num_features)]

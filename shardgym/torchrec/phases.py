@@ -1,4 +1,4 @@
-"""What the embedding collections of a sharded model take in a step, phase by phase, in the phases that costs have."""
+"""Times of a sharded model's embedding collections in a step, by the phases of cost models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """A sharded collection, and what it was called with."""
+    """A sharded collection, and its input in a call."""
 
     collection: ShardedModule[Any, Any, Any, Any]
     arguments: tuple[Any, ...]
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
-    """Return what work returns and what it takes in ms; all ranks begin it together."""
+    """Run `work` on all ranks at once; return its result and its time in ms."""
     dist.barrier()
     _wait_for(device)
     start = time.perf_counter()
@@ -49,7 +49,7 @@ def _wait_for(device: torch.device) -> None:
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[list[Call]]:
-    """Record what the sharded collections of a model are called with while the block runs."""
+    """Record the calls of a model's sharded collections while the block runs."""
     calls: list[Call] = []
     hooks = [
         module.register_forward_pre_hook(lambda *call: calls.append(Call(*call)), with_kwargs=True)
@@ -62,18 +62,18 @@ def recorded(model: nn.Module) -> Iterator[list[Call]]:
 
 
 def values_of(output: Any) -> list[torch.Tensor]:
-    """Return the tensors that a collection puts out: one of all pooled tables, or one of each unpooled feature."""
+    """Return a collection's output tensors: one of all pooled tables, or one of each unpooled feature."""
     values = output.values()
     return [values] if isinstance(values, torch.Tensor) else [rows.values() for rows in values]
 
 
 def phases_ms(calls: Sequence[Call], device: torch.device, learning_rate: float) -> list[float]:
-    """Return what calls take, phase by phase, in the order of `PHASES`; all ranks begin each phase together.
+    """Return the times of calls by phase, in the order of `PHASES`; all ranks begin each phase together.
 
-    So nobody waits for others that compute longer, as they do in a step. It trains the collections as steps do, with
-    gradients of 1. The exchanges include what ranks do with outputs before and after: they join and permute them. What
-    the backward pass takes longer where tables on all ranks exchange their gradients counts with the exchanges, too;
-    the update of all of their rows, by SGD, counts with the backward pass.
+    Ranks therefore do not wait for slower ones, as they do in a step. The function trains the collections as steps do,
+    with gradients of 1. Exchanges include joining and permuting outputs before and after. The extra time of the
+    backward pass in which replicas exchange their gradients counts with the exchanges; the update of all of their rows,
+    by SGD, counts with the backward pass.
     """
     copies = [m for call in calls for m in call.collection.modules() if isinstance(m, DistributedDataParallel)]
     replicas = [weights for module in copies for weights in module.parameters()]

@@ -1,4 +1,4 @@
-"""TorchRec's `ShardingPlan` as JSON that people can read."""
+"""TorchRec's `ShardingPlan` as readable JSON."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TableRecord(Record):
 
     sharding_type: str  #: e.g. "column_wise"
     compute_kernel: str  #: e.g. "fused"
-    ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None  #: of the shards; None where TorchRec has none
+    ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None  #: ranks of the shards; None if TorchRec has none
     shards: tuple[ShardRecord, ...] | None  #: None for a table that every rank holds
-    #: Of `cache_params`, where these are set.
+    #: Load factor of `cache_params`, if set.
     cache_load_factor: Annotated[float | None, Field(gt=0, le=1, exclude_if=lambda share: share is None)] = None
 
 
@@ -51,7 +51,7 @@ class PlanRecord(Record):
     """A whole plan."""
 
     modules: dict[str, dict[str, TableRecord]]  #: tables by the path of their collection and by name
-    #: Ranks of the plan, where it is that of one group of several.
+    #: Number of ranks of a group, for a plan of one of several groups.
     group_size: Annotated[Whole, Field(ge=1)] | None = None
     schema: Literal["shardgym.torchrec_plan/1"] = "shardgym.torchrec_plan/1"
 
@@ -59,12 +59,12 @@ class PlanRecord(Record):
 def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None = None) -> None:
     """Write TorchRec's plan as JSON.
 
-    Sharding types, kernels, ranks, shards and shares of caches are written. What a plan by ShardGym never has is not.
+    The file has sharding types, kernels, ranks, shards and cache load factors, but no fields that ShardGym never sets.
 
     Args:
-        sharding_plan: TorchRec's.
-        path: of the file.
-        group_size: of the plan that was exported, which is then that of one group.
+        sharding_plan: TorchRec's plan.
+        path: file to write.
+        group_size: number of ranks of a group, for a plan of one of several groups.
 
     Raises:
         InputError: the file cannot be written.
@@ -73,7 +73,7 @@ def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None =
 
 
 def plan_record(sharding_plan: TorchRecPlan, group_size: int | None = None) -> PlanRecord:
-    """Return what `save` writes."""
+    """Return the record that `save` writes."""
     modules = {
         module_path: {name: _table_record(sharding) for name, sharding in module.items()}
         for module_path, module in sharding_plan.plan.items()
@@ -85,12 +85,12 @@ def load(path: str | Path, model: nn.Module | None = None) -> TorchRecPlan:
     """Read TorchRec's plan from JSON.
 
     Args:
-        path: of the file.
-        model: what the plan is to be used with; given, its tables must be those of the plan, with as many rows and
-            columns. TorchRec would train a collection that the plan does not mention whole on every rank.
+        path: file to read.
+        model: model to use the plan with. If given, its tables must equal those of the plan in rows and columns,
+            because TorchRec trains a collection without a plan whole on every rank.
 
     Raises:
-        InputError: the file is damaged, something else, or for another model.
+        InputError: the file is damaged, of another kind, or for another model.
     """
     record = PlanRecord.load(path)
     if model is not None:

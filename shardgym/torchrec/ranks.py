@@ -1,4 +1,4 @@
-"""The ranks of a job: where torchrun started this process, and what the first rank works out for all."""
+"""The ranks of a job that torchrun started, and work of the first rank on behalf of all."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 
 class World(NamedTuple):
-    """This process among those that torchrun started."""
+    """This process among the ranks that torchrun started."""
 
     rank: int
     size: int
-    local_size: int  #: ranks of each machine
-    device: torch.device  #: a GPU of its own where the machine has as many as ranks, else the CPU
+    local_size: int  #: ranks per machine
+    device: torch.device  #: a GPU of its own if the machine has one per rank, else the CPU
 
     @classmethod
     def of_environment(cls) -> World:
-        """Read what torchrun says; raises `InputError` in a process that it has not started."""
+        """Read torchrun's environment variables; raises `InputError` if torchrun did not start this process."""
         missing = [name for name in _VARIABLES if not os.environ.get(name, "").isdigit()]
         if missing:
             raise InputError(
@@ -53,7 +53,7 @@ class World(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """What carries collectives."""
+        """Backend of collectives, "nccl" or "gloo"."""
         return "nccl" if self.device.type == "cuda" else "gloo"
 
     def place(self, rank: int) -> str:
@@ -62,9 +62,9 @@ class World(NamedTuple):
 
     @contextmanager
     def joined(self) -> Iterator[Store]:
-        """Make the process group of the job while the block runs; yields the store that its ranks share.
+        """Create the process group of the job while the block runs; yields the store that its ranks share.
 
-        After an error the group is left as it is: to end it is to wait for ranks that hang.
+        After an error, the group is not destroyed, because that would wait for ranks that hang.
         """
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -77,10 +77,10 @@ class World(NamedTuple):
         """Return the devices of the job; all ranks call this together.
 
         Args:
-            preset: what they are like, a key of `PRESETS`; on CPUs "cpu", with machines as fast domains, when None.
+            preset: preset of the devices, a key of `PRESETS`; on CPUs "cpu", with machines as fast domains, when None.
 
         Returns:
-            As the preset, with the memory of the smallest: of a GPU all, of a CPU its share of what its machine has.
+            The preset with the memory of the smallest device: all of a GPU, or a CPU rank's share of its machine.
 
         Raises:
             InputError: GPUs without a preset.
@@ -97,7 +97,7 @@ class World(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What the first rank tells the others: that it works on; or its result; or how it failed."""
+    """A message of the first rank to the others: a sign of life, its result, or its error."""
 
     done: bool = False
     result: Any = None
@@ -108,9 +108,8 @@ class _Answer(NamedTuple):
 def from_first_rank(work: Callable[[], T], group: dist.ProcessGroup) -> T:
     """Do work on the first rank of a group, and return its result, or raise its error, on all ranks.
 
-    Ranks that wait in a collective end after the timeout of their group, and with them the job. So work is done in a
-    thread, while the first rank broadcasts a sign of life every second: the timeout is for this second, not for the
-    work. Where the first rank ends, the others end after the timeout.
+    Because a rank that waits in a collective longer than its group's timeout ends the job, the first rank works in a
+    thread and broadcasts a sign of life every second. If the first rank ends, the others end after the timeout.
     """
     if dist.get_rank(group) != 0:
         answer = _Answer()
@@ -168,7 +167,7 @@ def _received(group: dist.ProcessGroup) -> _Answer:
 
 
 def _made(kind: type[ShardGymError], text: str) -> ShardGymError:
-    """Return an error with a text: errors build theirs from several arguments."""
+    """Return an error of a type with a text, as constructors of errors build texts from several arguments."""
     failure = kind.__new__(kind)
     failure.args = (text,)
     return failure

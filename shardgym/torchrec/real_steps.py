@@ -1,7 +1,7 @@
 """Training steps of a plan under TorchRec's `DistributedModelParallel`, on the ranks of a job.
 
-What is trained is somebody's own model, or the embedding collections of a task alone. These get ids drawn from the
-task's tables, and random gradients in place of what a dense part would send back.
+They train a user's own model, or only the embedding collections of a task, with ids drawn from the task's tables and
+random gradients in place of a dense part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardgym.torchrec.model_tables import feature_names, model_from_task, model
 from shardgym.torchrec.phases import phases_ms, recorded, timed, values_of
 from shardgym.torchrec.ranks import World
 
-#: Different batches that steps take in turn.
+#: Number of batches that steps cycle through.
 BATCHES = 3
 #: Steps of a turn that are not timed, after a first one, and those that are.
 WARM_UPS = 1
@@ -55,36 +55,36 @@ Outputs = tuple[list[torch.Tensor], list[torch.Tensor] | None]
 
 
 class Job(NamedTuple):
-    """What is trained, as one rank sees it."""
+    """A model to train, as one rank sees it."""
 
-    #: Its devices are the ranks.
+    #: Task whose devices are the ranks.
     task: ShardingTask
-    #: Makes the model, whose collections are on the meta device.
+    #: Makes the model with collections on the meta device.
     make_model: Callable[[], nn.Module]
-    #: Of this rank and on its device.
+    #: Batches of this rank, on its device.
     batches: Sequence[Any]
     #: Runs the forward pass of the sharded model on a batch.
     forward: Callable[[DistributedModelParallel, Any], Outputs]
 
 
 class TurnOfRank(NamedTuple):
-    """What one rank saw of some steps of a plan."""
+    """Measurements by one rank of some steps of a plan."""
 
-    #: Of each timed step; all ranks began it together.
+    #: Time of each timed step, which all ranks began together.
     step_ms: list[float]
-    #: In the order of `PHASES`, see `phases_ms`.
+    #: Times in the order of `PHASES`, see `phases_ms`.
     phases_ms: list[float]
-    #: Memory that the turn took: of a GPU what torch allocated, of a CPU by how much the process grew.
+    #: Peak memory of the turn: torch's allocations on a GPU, the growth of the process on a CPU.
     peak_bytes: int
 
 
 def sharders() -> list[ModuleSharder[Any]]:
-    """Return what shards the collections that plans are for."""
+    """Return the sharders of the collections that plans cover."""
     return [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
 
 
 def samples_of_rank(task: ShardingTask) -> int:
-    """Return the samples of a rank's batch; raises `InputError` where ranks cannot all have as many."""
+    """Return the samples of a rank's batch; raises `InputError` if ranks cannot share the batch evenly."""
     samples, rest = divmod(task.batch_size, task.num_devices)
     if rest:
         raise InputError(
@@ -95,12 +95,12 @@ def samples_of_rank(task: ShardingTask) -> int:
 
 
 def job_of_collections(task: ShardingTask, world: World, seed: int) -> Job:
-    """Return a job that trains the tables of a task alone, each rank on ids of its own.
+    """Return a job that trains only the tables of a task, each rank on ids of its own.
 
     Args:
-        task: with as many devices as there are ranks.
-        world: where the job runs.
-        seed: of ids and gradients.
+        task: the task, with one device per rank.
+        world: the ranks of the job.
+        seed: seed of ids and gradients.
 
     Raises:
         InputError: the task cannot be a model, ranks cannot share its batch, or recorded ids are not found.
@@ -135,20 +135,20 @@ def job_of_model(
     make_model: Callable[[], nn.Module],
     make_batches: Callable[[int, int], Iterable[Any]],
 ) -> Job:
-    """Return a job that trains somebody's model on their own batches.
+    """Return a job that trains a user's model on their own batches.
 
-    The model is called with a batch and returns the loss, or a tuple that begins with it. Tables have the optimisers
-    that are attached to them, or TorchRec's; all else is trained by SGD.
+    The model takes a batch and returns the loss, or a tuple that begins with it. Tables have their attached optimisers,
+    or TorchRec's; SGD trains everything else.
 
     Args:
-        task: of the model, with as many devices as there are ranks.
-        world: where the job runs.
-        make_model: makes the model: collections on the meta device, all else with its weights.
-        make_batches: called with the rank and the number of ranks, returns batches of the rank. The first `BATCHES` are
-            used, moved to the rank's device where they have a method `to`.
+        task: task of the model, with one device per rank.
+        world: the ranks of the job.
+        make_model: makes the model, with collections on the meta device and weights of everything else.
+        make_batches: takes the rank and the number of ranks, and returns the rank's batches. The first `BATCHES` are
+            used, moved to the rank's device if they have a method `to`.
 
     Raises:
-        InputError: there is no batch, or a collection has its weights already.
+        InputError: there is no batch, or a collection already has weights.
     """
     model = make_model()
     for table in model_tables(model):
@@ -172,7 +172,7 @@ def job_of_model(
 
 
 def run_turn(job: Job, plan: TorchRecPlan, world: World) -> TurnOfRank:
-    """Shard the model anew, and train it for some steps; all ranks do so together."""
+    """Shard the model and train it for some steps; all ranks call this together."""
     before = _reset_peak(world.device)
     torch.manual_seed(0)
     sharded = DistributedModelParallel(job.make_model(), device=world.device, plan=plan, sharders=sharders())
@@ -199,7 +199,7 @@ def run_turn(job: Job, plan: TorchRecPlan, world: World) -> TurnOfRank:
 
 
 def _reset_peak(device: torch.device) -> int:
-    """Forget the peak of memory, and return the bytes that are in use before the turn and not part of it."""
+    """Reset the peak of memory, and return the bytes in use before the turn."""
     gc.collect()
     if device.type == "cpu":
         return reset_peak_memory()
@@ -219,7 +219,7 @@ def _collections(task: ShardingTask) -> nn.Module:
 
 
 def _drawn(tables: list[EmbeddingTable], samples: int, seed: int, number: int) -> KeyedJaggedTensor:
-    """Return the ids of a collection in one batch of a rank; each feature of a table has its share of the table's."""
+    """Return a collection's ids in one batch of a rank; a table's features share its ids."""
     drawn = {}
     for table in tables:
         features = feature_names(table)

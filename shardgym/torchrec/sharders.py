@@ -1,8 +1,8 @@
-"""What the sharders of a job say of its tables, beside constraints.
+"""Settings of a job's sharders that affect its tables, beside constraints.
 
-TorchRec's planner takes sharding types and kernels that both the sharder of a collection and the constraints of a table
-allow. Somebody's own sharder may allow others than TorchRec's: then they become constraints of its tables, as does the
-`output_dtype` of `fused_params`. What sharders say of optimisers and of exchanges is of all tables.
+TorchRec's planner takes the sharding types and kernels that both a collection's sharder and a table's constraints
+allow. If a user's sharder allows others than TorchRec's, they become constraints of its tables, as does the
+`output_dtype` of `fused_params`. Sharders' settings of optimisers and exchanges apply to all tables.
 """
 
 import dataclasses
@@ -53,12 +53,12 @@ _EXCHANGES: dict[type[nn.Module], tuple[Any, ...]] = {
 
 
 def dedups(sharders: Sharders) -> bool:
-    """Return whether a job sends ids of unpooled tables without repeats; its sharder keeps that to itself."""
+    """Return whether a job deduplicates ids of unpooled tables, by a private setting of its sharder."""
     return bool(getattr(sharders.get(EmbeddingCollection), "_use_index_dedup", False))
 
 
 def fused_optimizer(sharders: Sharders) -> Optimizer | None:
-    """Return the optimiser that sharders set in their `fused_params`, None without one."""
+    """Return the optimiser in the sharders' `fused_params`; None without one."""
     found: set[Optimizer | None] = set()
     for sharder in sharders.values():
         kind = _fused_params(sharder).get("optimizer")
@@ -79,12 +79,12 @@ def fused_optimizer(sharders: Sharders) -> Optimizer | None:
 def with_sharders(
     constraints: Mapping[str, ParameterConstraints], sharders: Mapping[str, ModuleSharder], device_type: str
 ) -> tuple[dict[str, ParameterConstraints], list[Wish]]:
-    """Return constraints that say what sharders allow, too, and what of the former the latter do not.
+    """Add what sharders allow to constraints; also return wishes in constraints that sharders do not allow.
 
     Args:
-        constraints: by table; not all tables have some.
-        sharders: by table.
-        device_type: of the job.
+        constraints: constraints by table; tables may have none.
+        sharders: sharders by table.
+        device_type: device type of the job.
     """
     usual = {sharder.module_type: sharder for sharder in get_default_sharders()}
     found = {}
@@ -108,9 +108,9 @@ def with_sharders(
 def _allowed(
     given: ParameterConstraints, sharder: ModuleSharder, usual: ModuleSharder, device_type: str
 ) -> tuple[ParameterConstraints, list[tuple[str, list[str]]]]:
-    """Return what both constraints and a sharder allow, unless it is TorchRec's or allows as much as that.
+    """Intersect constraints with a sharder, unless it is TorchRec's or allows as much.
 
-    Where they have nothing in common the sharder's counts, and is named with the field of the constraints.
+    If they have nothing in common, the sharder wins, and the constraint's field and the sharder's values are returned.
     """
     refused = []
     types = given.sharding_types
@@ -133,7 +133,7 @@ def _allowed(
 
 
 def bytes_sent(sharders: Sharders) -> frozenset[int]:
-    """Return how many bytes values take on their way between ranks, by the codecs of sharders; 4 without one."""
+    """Return the bytes per value between ranks by the sharders' codecs; 4 without a codec."""
     sizes = set()
     for collection, sharder in sharders.items():
         registry = sharder.qcomm_codecs_registry or {}
@@ -145,7 +145,7 @@ def bytes_sent(sharders: Sharders) -> frozenset[int]:
 
 
 def not_followed(sharders: Sharders) -> list[Wish]:
-    """Return what `fused_params` say that no plan follows."""
+    """Return settings of `fused_params` that no plan follows."""
     return [
         Wish(f"fused_params['{key}']", type(sharder).__name__, NOT_FOLLOWED[key])
         for sharder in sharders.values()
@@ -155,7 +155,7 @@ def not_followed(sharders: Sharders) -> list[Wish]:
 
 
 def codecs_not_followed(sharders: Sharders, why: str) -> list[Wish]:
-    """Return that codecs of sharders are not followed, and why."""
+    """Return wishes for codecs of sharders that are not followed, with the reason."""
     return [
         Wish("qcomm_codecs_registry", type(sharder).__name__, why)
         for sharder in sharders.values()

@@ -1,4 +1,4 @@
-"""Plans as TorchRec's `ShardingPlan` and back, with what TorchRec does not check found before a job starts."""
+"""Conversion between plans and TorchRec's `ShardingPlan`, with checks that TorchRec lacks, before a job starts."""
 
 import logging
 from collections.abc import Sequence
@@ -43,33 +43,33 @@ _KERNELS: dict[str, ComputeKernel] = {
     "fused_uvm": "fused_uvm",
     "fused_uvm_caching": "fused_uvm_caching",
 }
-DEFAULT_CACHE_LOAD_FACTOR = 0.2  #: FBGEMM's `cache_load_factor` where nobody sets one
+DEFAULT_CACHE_LOAD_FACTOR = 0.2  #: FBGEMM's default of `cache_load_factor`
 
 
 def refuse_remarks(remarks: Sequence[str]) -> None:
-    """Raise `InputError` where there is something to remark, as strict imports and planners do."""
+    """Raise `InputError` if there are remarks, for strict imports and planners."""
     if remarks:
         others = f" ({len(remarks) - 1} more)" if len(remarks) > 1 else ""
         raise InputError(f"strict: {remarks[0]}{others}")
 
 
 class ExportedPlan(NamedTuple):
-    """TorchRec's plan, and what somebody must know who trains with it."""
+    """TorchRec's plan, with notes for training with it."""
 
     sharding_plan: TorchRecPlan
-    notes: tuple[str, ...]  #: what trains otherwise than the task says, or the job must tell TorchRec, a sentence each
+    notes: tuple[str, ...]  #: sentences on what trains otherwise than in the task, or what to tell TorchRec
 
 
 class ImportedPlan(NamedTuple):
-    """A plan for a task, and what TorchRec's plan has besides."""
+    """A plan for a task, and what was left out of TorchRec's plan."""
 
     plan: ShardingPlan
-    #: Modules whose tables the task has none of, such as a collection that was not imported, with these tables.
+    #: Modules without tables in the task, such as a collection that was not imported, with their tables.
     left_out: tuple[str, ...]
 
     @property
     def remarks(self) -> list[str]:
-        """What is left out, as sentences."""
+        """What was left out, as sentences."""
         return [f"{what} is left out: the task has none of its tables" for what in self.left_out]
 
 
@@ -89,42 +89,40 @@ def export_plan(
     device_type: DeviceType = "cuda",
     collections: Sequence[type[nn.Module]] = COLLECTIONS,
 ) -> ExportedPlan:
-    """Return a plan as `DistributedModelParallel(model, plan=...)` takes it. Rank r holds the shards of device r.
+    """Return a plan for `DistributedModelParallel(model, plan=...)`. Rank r holds the shards of device r.
 
-    All seven types of TorchRec leave. Of those that say the same, tables get the one that their collection has already,
-    as TorchRec runs one fused operator and one set of exchanges for each type in a collection:
+    The export uses all seven types of TorchRec. Among equivalent types, a table gets the one that its collection has
+    already, because TorchRec runs one fused operator and one set of exchanges for each type in a collection:
 
-    - A table that all devices hold is `data_parallel`, with kernel dense. All others have the kernel of their shards,
-      and of fused_uvm_caching the share of its rows that its cache has room for, as `cache_params`.
-    - A table in one piece is `table_wise`; one that is cut by columns, in any widths, is `column_wise`, or
-      `table_column_wise` where one fast domain of several has all pieces. If any table of a collection is cut by
-      columns, the whole ones get its type with one shard. Three tables cut and three whole took a rank 2 operators and
-      10 all-to-alls a step otherwise, 1 and 5 so, with the same losses. Only pieces on one rank must have one width in
-      TorchRec: if they do not, adjacent ones are joined, and what still differs is cut into pieces of the largest width
-      that divides all.
-    - A table that is cut by rows into pieces of ceil(rows / ranks) is `row_wise` when every rank has one, in the order
-      of ranks, and `table_row_wise` when the ranks of one host do. One that is cut by columns first, and each block by
-      rows over a host, is `grid_shard`. If a collection has a grid, its tables by rows over as many ranks are grids of
-      one block. Several whole hosts will do for one, the same number for all tables; a note says what TorchRec must be
-      told then.
+    - A table that all devices hold is `data_parallel`, with kernel dense. Other tables have the kernel of their shards,
+      with the cache load factor of fused_uvm_caching as `cache_params`.
+    - A table in one piece is `table_wise`. A table cut by columns is `column_wise`, or `table_column_wise` if one fast
+      domain of several has all pieces. If any table of a collection is cut by columns, its whole tables get that type
+      with one shard. With three cut and three whole tables, this took a rank 1 operator and 5 all-to-alls a step
+      instead of 2 and 10, with the same losses. TorchRec requires pieces of a table on one rank to have one width:
+      adjacent pieces are joined, and others are cut into the largest width that divides all.
+    - A table cut by rows into pieces of ceil(rows / ranks) is `row_wise` if every rank has one, in the order of ranks,
+      and `table_row_wise` if the ranks of one host do. A table cut by columns first, and each block by rows over a
+      host, is `grid_shard`. If a collection has a grid, its tables cut by rows over as many ranks are grids of one
+      block. Several whole hosts may count as one, equally many for all tables; a note then says what to tell TorchRec.
     - Unpooled tables are `table_wise`, `column_wise`, `row_wise` or `data_parallel`, the types of an
-      `EmbeddingCollection`. All pieces of columns of a collection have one width: the largest that divides all of them,
-      with a note where some were wider.
+      `EmbeddingCollection`. All pieces of columns of a collection have the largest width that divides all of them, with
+      a note if some were wider.
 
     A plan with `group_size` becomes that of one group, on ranks 0 to `group_size` - 1, for
-    `DMPCollection(model, plan=..., world_size=..., sharding_group_size=group_size, use_inter_host_allreduce=True)`:
-    this makes groups of consecutive ranks, as plans have them. Its `sync()` averages the weights of groups.
+    `DMPCollection(model, plan=..., world_size=..., sharding_group_size=group_size, use_inter_host_allreduce=True)`.
+    This makes groups of consecutive ranks, as in plans. Its `sync()` averages the weights of groups.
 
     Args:
-        plan: feasible for `task`.
-        task: as `task_from_model` or `model_from_task` name tables. `cuda:N` counts within the hosts of its topology.
-        model: what the plan is to be used with; given, the plan is checked against it.
+        plan: a feasible plan for `task`.
+        task: task with table names of `task_from_model` or `model_from_task`. `cuda:N` counts within its hosts.
+        model: model to use the plan with. If given, the plan is checked against it.
         device_type: "cuda" or "cpu", that of the job.
-        collections: classes of which the model's tables must be in the plan.
+        collections: classes of the model's collections that the plan must cover.
 
     Raises:
         InfeasiblePlanError: the plan does not cover the task, does not fit, or has a width that FBGEMM cannot fuse.
-        InputError: the plan or the task is for something else, or TorchRec cannot do what the plan says.
+        InputError: the plan or the task is for something else, or TorchRec cannot run the plan.
     """
     plan.validate(task)
     if device_type not in get_args(DeviceType):
@@ -193,7 +191,7 @@ def export_plan(
 
 
 def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
-    """Say whether a collection is unpooled; raises `InputError` where some of its tables are and some are not."""
+    """Return whether a collection is unpooled; raises `InputError` if only some of its tables are."""
     pooled = [task.table(cut.name).is_pooled for cut in members]
     if any(pooled) and not all(pooled):
         one, other = members[pooled.index(True)].name, members[pooled.index(False)].name
@@ -231,7 +229,7 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
 
 
 def _check_mean_pooling(members_at: dict[str, list[TableCut]], types: dict[str, Kind], mean: set[str]) -> None:
-    """Refuse mean-pooled tables that TorchRec would pool wrongly."""
+    """Raise `InputError` for mean-pooled tables that TorchRec would pool wrongly."""
     # It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables
     # of the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
     for path, members in members_at.items():
@@ -251,7 +249,7 @@ def _check_mean_pooling(members_at: dict[str, list[TableCut]], types: dict[str, 
 
 
 def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
-    """Say which tables train otherwise than the task says."""
+    """Return notes on tables that train otherwise than in the task."""
     notes = []
     optimizers = {cut.name: task.optimizer_of(task.table(cut.name)) for cut in cuts}
     copies = [cut.name for cut in cuts if cut.kind == "data_parallel"]
@@ -276,7 +274,7 @@ def _named(names: list[str]) -> str:
 
 
 def _parameter_sharding(cut: TableCut, kind: Kind, devices: list[str]) -> ParameterSharding:
-    """Return a table's part of the plan; `devices` are TorchRec's names of them, e.g. "rank:9/cuda:1"."""
+    """Return a table's part of the plan; `devices` are TorchRec's names, such as "rank:9/cuda:1"."""
     if kind == "data_parallel":
         return ParameterSharding(kind, "dense", list(range(len(devices))))
     share = cut.shards[0].cache_load_factor
@@ -297,7 +295,7 @@ def _parameter_sharding(cut: TableCut, kind: Kind, devices: list[str]) -> Parame
 
 
 def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: int | None = None) -> ShardingPlan:
-    """Return the plan that `import_plan` makes; what is left out is a warning in the log of "shardgym.torchrec"."""
+    """Return the plan of `import_plan`; the log of "shardgym.torchrec" warns of what is left out."""
     imported = import_plan(sharding_plan, task, group_size)
     for remark in imported.remarks:
         _logger.warning(remark)
@@ -307,25 +305,24 @@ def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: i
 def import_plan(
     sharding_plan: TorchRecPlan, task: ShardingTask, group_size: int | None = None, *, strict: bool = False
 ) -> ImportedPlan:
-    """Return TorchRec's plan as one for a task. Memory is not checked: TorchRec counts other things, too.
+    """Convert TorchRec's plan to a plan for a task, without checking memory, which TorchRec counts differently.
 
-    Modules that the task has no table of are left out, such as a collection that was not imported. Shards without rows,
-    which TorchRec lists for ranks that get none, are as well.
+    The import leaves out modules without tables in the task, such as a collection that was not imported, and empty
+    shards, which TorchRec lists for ranks without rows.
 
     Args:
-        sharding_plan: by the planner or by hand, for cuda or cpu.
-        task: as `task_from_model` or `model_from_task` name tables.
-        group_size: of a plan for one group of `DMPCollection(use_inter_host_allreduce=True)`: its ranks. Each group of
-            as many consecutive devices gets the same shards.
-        strict: refuse a plan with modules that the task has no table of, or with caches that plans do not hold.
+        sharding_plan: TorchRec's plan, by the planner or by hand, for cuda or cpu.
+        task: task with table names of `task_from_model` or `model_from_task`.
+        group_size: number of ranks of a plan for one group of `DMPCollection(use_inter_host_allreduce=True)`. Each
+            group of as many consecutive devices gets the same shards.
+        strict: refuse a plan with modules without tables in the task, or with caches that plans do not hold.
 
     Raises:
-        UnknownNameError: a table of the plan is not in the task, and others of its module are.
-        InputError: a table has a kernel that plans have no memory for, is replicated on other ranks than the
-            devices, or is not in the plan; or groups do not divide the devices; or it is strict, and something would be
-            left out.
-        InfeasiblePlanError: shards miss or overlap, are on ranks that do not exist, or have a width that FBGEMM cannot
-            fuse.
+        UnknownNameError: a table of the plan is not in the task, although others of its module are.
+        InputError: a table has a kernel whose memory plans do not have, is replicated on other ranks than the devices,
+            or is not in the plan; or groups do not divide the devices; or `strict` forbids to leave something out.
+        InfeasiblePlanError: shards are missing, overlap, are on ranks that do not exist, or have a width that FBGEMM
+            cannot fuse.
     """
     group = task.num_devices if group_size is None else check_int("group_size", group_size, 1)
     if task.num_devices % group:

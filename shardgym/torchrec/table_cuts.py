@@ -1,7 +1,7 @@
-"""How a plan cuts a table, as TorchRec needs it: which of its seven sharding types, over which ranks.
+"""The cut of a table in a plan as TorchRec needs it: one of its seven sharding types, and the ranks.
 
-Rows are cut as TorchRec cuts them, or a plan is refused: it takes other row shards, too, and sends ids to ranks as if
-these were equal (`RwSparseFeaturesDist`, `TwRwSparseFeaturesDist`).
+Plans whose row shards differ from TorchRec's are refused. TorchRec would accept them, but send ids to ranks as if the
+shards were equal (`RwSparseFeaturesDist`, `TwRwSparseFeaturesDist`).
 """
 
 import dataclasses
@@ -30,27 +30,27 @@ RIGHT_MEANS: tuple[Kind, ...] = ("row_wise", "table_row_wise")
 class Ranks(NamedTuple):
     """The ranks that hold all tables together."""
 
-    number: int  #: how many; rank r holds what a plan puts on device r
-    per_machine: int  #: of one machine
+    number: int  #: number of ranks; rank r holds the shards of device r
+    per_machine: int  #: ranks per machine
 
     @property
     def per_host(self) -> int:
-        """Ranks of what TorchRec takes for a host: all of them where machines do not divide them."""
+        """Ranks per host by TorchRec's rule: all of them if machines do not divide them."""
         return self.number if self.number % self.per_machine else self.per_machine
 
 
 class TableCut(NamedTuple):
-    """One table, cut."""
+    """The cut of one table."""
 
     name: str
     kind: Kind  #: TorchRec's type
-    #: Those of the first group of devices, as TorchRec lists them; none of a table that all devices hold.
+    #: Shards of the first group of devices in TorchRec's order; none for a table that all devices hold.
     shards: tuple[Shard, ...]
-    block: int = 0  #: ranks over which the rows of a column block are cut; 0 where rows are whole
+    block: int = 0  #: number of ranks that share the rows of a column block; 0 if rows are not cut
 
 
 def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks: Ranks) -> TableCut:
-    """Return how a plan cuts a table, over the ranks of one group; raises `InputError` where TorchRec cannot."""
+    """Return the cut of a table over the ranks of one group; raises `InputError` if TorchRec cannot cut so."""
     kind = plan.kind_of(table.name, task)
     if kind == "data_parallel":
         return TableCut(table.name, kind, ())
@@ -82,10 +82,10 @@ def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks:
 
 
 def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
-    """Return types for the tables of one collection under which TorchRec runs as few operators as it can.
+    """Return types for the tables of one collection that minimise TorchRec's operators.
 
-    It runs one fused operator and one set of exchanges for each type. A whole table is a table cut by columns into one
-    shard; one cut by rows over some ranks is a grid with one block of columns.
+    TorchRec runs one fused operator and one set of exchanges for each type. A whole table can be a table cut by columns
+    into one shard; a table cut by rows over some ranks can be a grid with one block of columns.
     """
     kinds = {cut.kind for cut in cuts}
     columns = max((kind for kind in BY_COLUMNS if kind in kinds), key=BY_COLUMNS.index, default=None)
@@ -102,9 +102,8 @@ def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
 def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
     """Return the tables of one `EmbeddingCollection` as TorchRec shards them: whole, by columns, by rows or replicated.
 
-    Pieces of columns may be anywhere, so that those of one domain are `column_wise`, too. All of the collection have
-    one width (`ShardedEmbeddingCollection` takes that of the first one for all): they are cut into pieces of the
-    largest width that divides all.
+    Pieces of columns in one domain are `column_wise`, too. All pieces of the collection are cut into the largest width
+    that divides all, because `ShardedEmbeddingCollection` takes the width of the first one for all.
     """
     for cut in cuts:
         if on_cpus and cut.kind == "data_parallel":
@@ -126,7 +125,7 @@ def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
 
 
 def check_one_block_size(cuts: Sequence[TableCut]) -> int:
-    """Return over how many ranks tables are cut by rows that are not cut over all; 0 without such tables."""
+    """Return the number of ranks of tables cut by rows over some ranks, the same for all; 0 without such tables."""
     found = [cut for cut in cuts if cut.kind in ("table_row_wise", "grid_shard")]
     for cut in found:
         if cut.block != found[0].block:
@@ -158,7 +157,7 @@ def _check_holders(shards: Sequence[Shard], num_devices: int, group: int) -> Non
 
 
 def _block_size(table: EmbeddingTable, shards: Sequence[Shard], ranks: Ranks, *, alone: bool) -> int:
-    """Return over how many ranks the rows of a column block are cut: all of any hosts, where it is alone."""
+    """Return the number of ranks that share the rows of a column block: all ranks of any hosts if it is alone."""
     first = shards[0].devices[0]
     sizes = [n for n in range(1, ranks.number + 1) if ranks.number % n == 0 and n % ranks.per_host == 0]
     if alone and ranks.number not in sizes:
@@ -185,7 +184,7 @@ def _block_size(table: EmbeddingTable, shards: Sequence[Shard], ranks: Ranks, *,
 
 
 def _first_wrong(table: EmbeddingTable, shards: Sequence[Shard]) -> Shard:
-    """Return the first shard that breaks blocks of as many equal pieces on successive ranks; the first if none does."""
+    """Return the first shard that breaks blocks of equally many pieces on successive ranks, or the first shard."""
     block = -(-table.num_embeddings // len(shards))
     first = shards[0].devices[0]
     for n, shard in enumerate(shards):
@@ -200,10 +199,10 @@ def _place(shard: Shard) -> str:
 
 
 def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """Return column shards of a table, cut so that those on one rank have one width.
+    """Cut column shards of a table so that those on one rank have one width.
 
-    TorchRec views the weights of a table's pieces on a rank as one matrix with the width of the first piece, and fails
-    on that rank alone when they differ.
+    TorchRec views a table's pieces on a rank as one matrix with the width of the first piece, and fails on that rank if
+    widths differ.
     """
     pieces = []
     for device in {shard.devices[0] for shard in shards}:
@@ -224,7 +223,7 @@ def _cut_to(shards: Sequence[Shard], width: int) -> tuple[Shard, ...]:
 
 
 def _joined(shards: list[Shard]) -> list[Shard]:
-    """Join column shards that are next to each other; they come in the order of columns."""
+    """Join adjacent column shards, given in the order of columns."""
     joined = shards[:1]
     for shard in shards[1:]:
         if shard.columns[0] == joined[-1].columns[1]:

@@ -1,4 +1,4 @@
-"""A task from somebody's own TorchRec model: its tables, its devices, and what these need besides tables."""
+"""Conversion of a TorchRec model to a task: tables, devices, and memory reserved for everything else."""
 
 from __future__ import annotations
 
@@ -57,29 +57,25 @@ _MS_PER_S = 1000
 
 
 class ImportedTask(NamedTuple):
-    """A task, and what it does not know from the model."""
+    """A task, with what was assumed and left out."""
 
-    #: The memory of its devices is what they do not carry already. With a reserve it has to hold all of a step, see
-    #: `StepMemory`.
+    #: Its devices' memory excludes bytes in use. With a reserve, it must hold all of a step, see `StepMemory`.
     task: ShardingTask
-    assumed: tuple[str, ...]  #: a sentence for each thing that was assumed
-    left_out: tuple[str, ...]  #: what the model embeds besides the tables of the task, see `model_tables.left_out`
-    wishes: tuple[Wish, ...]  #: what constraints ask for and a task does not hold
-    reserved_bytes: tuple[int, ...]  #: of each device, for what it carries and what is reserved
+    assumed: tuple[str, ...]  #: a sentence for each assumption
+    left_out: tuple[str, ...]  #: embeddings of the model that the task lacks, see `model_tables.left_out`
+    wishes: tuple[Wish, ...]  #: wishes in constraints that a task does not hold
+    reserved_bytes: tuple[int, ...]  #: bytes of each device that are in use or reserved
 
     @property
     def remarks(self) -> list[str]:
-        """What the task lacks, as sentences."""
+        """What was left out of the task, as sentences."""
         kinds = " and ".join(cls.__name__ for cls in COLLECTIONS)
         besides = [f"{what} is left out: a task has the tables of {kinds}" for what in self.left_out]
         return besides + in_words(self.wishes)
 
 
 def task_from_model(model: nn.Module, topology: Topology, batch_size: int, **options: Any) -> ShardingTask:
-    """Return the task that `import_model` makes of a model; `options` are those of it.
-
-    What the task lacks is a warning in the log of "shardgym.torchrec".
-    """
+    """Return the task of `import_model`, with its `options`; the log of "shardgym.torchrec" warns of what it lacks."""
     imported = import_model(model, topology, batch_size, **options)
     for remark in imported.remarks:
         _logger.warning(remark)
@@ -103,36 +99,35 @@ def import_model(
     strict: bool = False,
     name: str = "",
 ) -> ImportedTask:
-    """Return a task with the tables of all collections of a model, what it assumes and what it lacks.
+    """Return a task with the tables of all collections of a model, and what it assumes and lacks.
 
     Tables of an `EmbeddingBagCollection` are pooled, those of an `EmbeddingCollection` are not.
 
     A model does not know how often its tables are accessed. Give pooling factors, a sample of ids or TorchRec's
-    constraints; without them a table is taken to have one id per sample and feature, spread evenly over its rows.
+    constraints. Without them, every table gets one id per sample and feature, spread evenly over its rows.
 
-    Weights may differ in precision and optimiser from table to table. What is communicated is FP32, whatever the
-    weights are: TorchRec's operators put out FP32, unless constraints ask for FP16 or BF16 for all tables.
+    Weights may differ in precision and optimiser between tables. Communication is FP32 for all precisions of weights,
+    as TorchRec's operators return FP32, unless constraints ask for FP16 or BF16 for all tables.
 
     Args:
-        model: on any device; on "meta" it takes no memory.
-        topology: the devices; their memory is what embeddings may take, or all of it when there is a reserve.
-        batch_size: samples of one training step over all devices, so TorchRec's batch size times the ranks.
+        model: model on any device; on "meta" it takes no memory.
+        topology: the devices. Their memory is for embeddings alone, or for everything if there is a reserve.
+        batch_size: samples of one training step over all devices, TorchRec's batch size times the ranks.
         pooling_factors: mean ids per sample, by table or for all tables in the model's order.
-        sample: ids by feature, or a stream of them; with weights, tables count as weighted.
-        constraints: TorchRec's, by table; a task holds what they say of its input, see `constraints.py`.
-        optimizer: of all tables; by default what `apply_optimizer_in_backward` attached to each.
-        default_optimizer: of tables to which none was attached, as `fused_params` of a sharder have it; SGD by default.
-        reserve: what a device needs besides tables; with one, memory has to hold what a step has in flight, too.
-            By default it is for tables alone.
-        carried_bytes: that devices carry already, of each or one number for all.
+        sample: ids by feature, or a stream of them; if they have weights, tables count as weighted.
+        constraints: TorchRec's constraints by table; a task holds their input fields, see `constraints.py`.
+        optimizer: optimiser of all tables; by default the one that `apply_optimizer_in_backward` attached to each.
+        default_optimizer: optimiser of tables without an attached one, like a sharder's `fused_params`; by default SGD.
+        reserve: memory of a device for everything but tables. If given, memory must also hold a step's data in flight.
+        carried_bytes: bytes in use on each device, or one number for all.
         dedup_ids: whether the job shards with `EmbeddingCollectionSharder(use_index_dedup=True)`.
-        collections: classes of which tables are imported.
-        strict: refuse a model that embeds something besides, and constraints that a task does not hold.
-        name: of the task, for display; by default the model's class, and what was left out and assumed.
+        collections: classes of collections to import.
+        strict: refuse models with other embeddings, and constraints that a task does not hold.
+        name: display name of the task; by default the model's class, and what was left out and assumed.
 
     Raises:
-        InputError: the model has no collection, a table that plans or FBGEMM cannot have, weights of unknown types; or
-            an argument does not fit the model; or it is strict, and something would be left out.
+        InputError: the model has no collection, a table that plans or FBGEMM cannot have, or weights of unknown types;
+            an argument does not fit the model; or `strict` forbids to leave something out.
     """
     batch_size = check_int("batch_size", batch_size, 1)
     tables = model_tables(model, collections)
@@ -217,7 +212,7 @@ def _made_table(
     precision: Precision,
     optimizer: Optimizer,
 ) -> EmbeddingTable:
-    """Return a model's table as a task has it; without known accesses, each of its bags has one id."""
+    """Return a model's table for a task; without known accesses, each of its bags has one id."""
     config = table.config
     bags = len(config.feature_names) if asked is None else asked.num_features
     known = access or Access(float(bags), UniformIds())
@@ -255,7 +250,7 @@ def _check_table(table: ModelTable) -> None:
 def _optimizers(
     model: nn.Module, tables: list[ModelTable], optimizer: Optimizer | None, default: Optimizer | None
 ) -> dict[str, Optimizer]:
-    """Return the optimisers of tables of which somebody named one."""
+    """Return the optimisers of tables that have one."""
     if optimizer is not None:
         return dict.fromkeys((table.name for table in tables), optimizer)
     attached: dict[str, Optimizer] = {} if default is None else dict.fromkeys((t.name for t in tables), default)
@@ -283,14 +278,14 @@ def _carried_bytes(task: ShardingTask, carried_bytes: int | Sequence[int]) -> tu
 
 
 def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
-    """Return devices, memory, hosts and bandwidths of TorchRec's topology.
+    """Convert devices, memory, hosts and bandwidths of TorchRec's topology.
 
-    Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
-    bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory. Latencies,
-    which TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`. Of SSDs nothing is used.
+    Memory is HBM, or DDR if the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
+    bandwidth; with GPUs, the DDR of all devices of a host is its memory for plans. Latencies, which TorchRec does not
+    have, are those of the topology `dgx-a100`, or `cpu`. SSDs are ignored.
 
     Raises:
-        InputError: one for other devices than cuda and cpu, or a device without memory.
+        InputError: the devices are neither cuda nor cpu, or have no memory.
     """
     kind = topology.compute_device
     if kind not in ("cpu", "cuda"):
@@ -323,10 +318,10 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
 
 
 def topology_to_torchrec(topology: Topology, **constants: Any) -> TorchRecTopology:
-    """Return the devices, hosts and fast domains of a topology, with its memory as HBM, or as DDR on "cpu".
+    """Convert the devices, hosts and fast domains of a topology, with its memory as HBM, or as DDR on "cpu".
 
     Args:
-        topology: ours.
+        topology: topology of ShardGym.
         constants: `compute_device` and bandwidths, as TorchRec's topology takes them.
 
     Raises:
@@ -350,22 +345,22 @@ def topology_to_torchrec(topology: Topology, **constants: Any) -> TorchRecTopolo
 
 @dataclass(frozen=True, config=CONFIG)
 class Reserve(Record):
-    """What a device needs besides tables, by the model that they are part of.
+    """Memory of a device for everything but tables.
 
     The parts and their defaults are those of TorchRec's `HeuristicalStorageReservation`: a share of the memory as a
     margin, a multiple of the dense parameters for gradients, optimiser and DistributedDataParallel, and copies of the
-    ids of a rank's batch in the buffers of a training pipeline. Activations are yours to know. What shards have in
-    flight comes on top, as in TorchRec's `EmbeddingStorageEstimator`; see `StepMemory`. TorchRec's
+    ids of a rank's batch in the buffers of a training pipeline. Activations are not included. A step's data in flight
+    come on top, as in TorchRec's `EmbeddingStorageEstimator`; see `StepMemory`. TorchRec's
     `FixedPercentageStorageReservation(percentage)` is `Reserve(percentage, 0, 0)`, and its
     `FixedAbsoluteStorageReservation(hbm_reserved_bytes)` is `Reserve(0, 0, 0, hbm_reserved_bytes)`.
 
     Values out of range raise `InputError`.
 
     Attributes:
-        share: of the memory of a device, from 0 to 1.
-        dense_copies: times the bytes of all parameters outside of the collections that are planned.
-        input_copies: times the bytes of a rank's batch: ids, their weights and lengths.
-        extra_bytes: for activations and whatever else.
+        share: share of the device's memory, from 0 to 1.
+        dense_copies: multiple of the bytes of all parameters outside of planned collections.
+        input_copies: multiple of the bytes of a rank's batch: ids, their weights and lengths.
+        extra_bytes: bytes for activations and anything else.
     """
 
     share: Annotated[Number, Field(ge=0, le=1)] = 0.15
@@ -374,7 +369,7 @@ class Reserve(Record):
     extra_bytes: Annotated[Whole, Field(ge=0)] = 0
 
     def step_memory(self, model: nn.Module, task: ShardingTask) -> StepMemory:
-        """Return what a step takes on the devices of a task that was made from a model."""
+        """Return the memory of a step on the devices of a task imported from a model."""
         sharded = {
             id(parameter)
             for path in {split_name(table.name)[0] for table in task.tables}

@@ -19,16 +19,7 @@ ANYTHING = Density(np.zeros((1, DEVICE_PARTS)), np.zeros(DEVICE_PARTS), np.eye(D
 
 
 def random_simulator(path, task, rng, *, steps, precisions=("fp32",), optimizers=("exact_sgd",)):
-    """Save random weights and return the oracle that has them.
-
-    Args:
-        path: of the file.
-        task: 200 tables that features are scaled for.
-        rng: of the weights.
-        steps: whether it predicts complete steps; else kernels alone.
-        precisions: that the weights claim to know.
-        optimizers: likewise.
-    """
+    """Save random weights, for features like those of 200 tables of a task, and return the oracle that has them."""
     shards = shards_of(task, [ShardKey(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
     features, amounts = shard_features(shards), work(shards)
     priors = rng.uniform(0.01, 0.05, (2, amounts.shape[1] + 1, 2))

@@ -59,20 +59,6 @@ def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
     assert dataclasses.replace(toy_task, batch_size=8).digest != toy_task.digest
 
 
-def test_an_identity_leaves_out_defaults_and_keeps_what_says_the_kind(toy_task: ShardingTask):
-    table = EmbeddingTable("a", 10, 4)
-    plain = {"name": "a", "num_embeddings": 10, "embedding_dim": 4, "schema": "shardgym.table/1"}
-    assert table.identity() == plain
-    skewed = dataclasses.replace(table, ids=ZipfIds(1.5), pooling_factor=2.0)
-    assert skewed.identity() == {**plain, "ids": {"s": 1.5, "kind": "zipf"}, "pooling_factor": 2.0}
-    assert dataclasses.replace(table, ids=UniformIds(lengths="poisson")).identity() == {
-        **plain, "ids": {"kind": "uniform", "lengths": "poisson"},
-    }  # fmt: skip
-    task = dataclasses.replace(toy_task, tables=(table, EmbeddingTable("b", 1, 4)), precision="fp16")
-    assert task.identity()["tables"] == [plain, {**plain, "name": "b", "num_embeddings": 1}]
-    assert task.identity().keys() == {"tables", "topology", "batch_size", "precision", "schema"}
-
-
 @dataclass(frozen=True, config=CONFIG)
 class Older(Record):
     """A record, alone and inside of others, before fields were added."""

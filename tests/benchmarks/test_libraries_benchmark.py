@@ -16,15 +16,6 @@ def test_records_that_are_there_become_the_table_of_a_page(tool, monkeypatch, tm
     tool.main()
     header, _, line = (text.split() for text in capsys.readouterr().out.splitlines())
     assert header[:2] == ["script", "library"]
-    assert line == [
-        "examples/maskable_ppo.py",
-        "sb3-contrib",
-        "2.9.2",
-        "1,500,000",
-        "12,500",
-        "0.970,",
-        "1",
-        "failed",
-        "0.950",
-    ]
+    said = "examples/maskable_ppo.py sb3-contrib 2.9.2 1,500,000 12,500 0.970, 1 failed 0.950"
+    assert line == said.split()
     assert "12,500" in page.read_text()

@@ -22,9 +22,3 @@ def test_ratios_are_to_every_variant_and_to_the_best_of_them(script, monkeypatch
     ratios = [cost_of("dim_greedy", task, rating) / cost_of(name, task, rating) for name in planner.THEIRS]
     assert [first["over size_greedy"], first["over lpt"]] == pytest.approx(ratios)
     assert first["over best"] == pytest.approx(max(ratios))
-
-
-def test_models_are_on_8_to_128_gpus(script):
-    models = script("torchrec_planner").models()
-    assert {task.num_devices for task in models} == {8, 16, 64, 128}
-    assert {task.topology.device for task in models} == {"h100"}

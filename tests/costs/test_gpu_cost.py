@@ -94,23 +94,6 @@ def test_uniform_rows_are_missed_as_far_as_the_table_does_not_fit():
 
 
 @pytest.mark.parametrize(
-    "table",
-    [
-        dataclasses.replace(TABLE, ids=ZipfIds(s=1.05)),
-        dataclasses.replace(TABLE, reuse_histogram=(0.5, 0.25, 0.25, *[0.0] * 14)),
-        dataclasses.replace(TABLE, pooling_factor=0.001),
-        dataclasses.replace(TABLE, pooling_factor=0.0),
-        TABLE,
-    ],
-)
-def test_classes_of_rows_hold_all_ids_of_a_batch(table):
-    rows, accesses = row_classes(table, 8192)
-    assert rows @ accesses == pytest.approx(8192 * table.pooling_factor)
-    assert (accesses >= 1).all()
-    assert rows.sum() <= table.num_embeddings * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
     ("devices", "width", "sent", "bandwidth", "floor"),
     [
         # To seven peers over NVLink; between nodes the network card decides.

@@ -19,7 +19,6 @@ from shardgym.costs.links import (
     transfer_ms,
 )
 from shardgym.costs.plan_cost import PHASES
-from shardgym.tables.row_access import distinct_rows
 
 
 def topology(devices, **links):
@@ -210,14 +209,6 @@ def test_a_group_works_as_a_task_of_its_own_and_then_exchanges_weights(cost):
     rare = dataclasses.replace(task, group_sync_interval=5)
     rarely = cost_of(cost, rare, [*rows_of(big, (0, 4), (3, 7)), Shard.whole(small, 1, 5)], group_size=4)
     np.testing.assert_allclose(rarely.per_device[:4, 3] - alone.per_device[:, 3], weights_ms / 5, atol=1e-9)
-
-
-def test_a_share_of_the_samples_touches_fewer_rows_than_all_and_more_than_its_share():
-    seen = TABLES[1]
-    whole = distinct_rows(seen, 1024)
-    assert whole / 4 < distinct_rows(seen, 1024, served=1 / 4) < whole
-    once = dataclasses.replace(seen, reuse_histogram=(1.0, *[0.0] * 16))
-    assert distinct_rows(once, 1024, served=1 / 4) == pytest.approx(512)
 
 
 @pytest.mark.parametrize(

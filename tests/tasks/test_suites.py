@@ -1,14 +1,17 @@
-"""Suites and tasks of one's own, and what bad files get."""
+"""Suites: lazy sequences that check what they build, one's own, what bad files get, and those that ship."""
 
 import dataclasses
+import functools
 import json
 import math
 
 import pytest
 import yaml
 
-from shardgym.errors import InputError, UnknownNameError
-from shardgym.tasks.suites import load_suite
+from shardgym import InputError, ShardingPlan, Suite, load_suite, make_cost
+from shardgym.errors import UnknownNameError
+from shardgym.tasks.suites import suite_names
+from shardgym.tasks.suites.spec import SIMULATED, CostChoice, Track
 
 TABLES = "name,num_embeddings,embedding_dim\n" + "".join(f"t{i},{100 + i},8\n" for i in range(20))
 GROUP = {
@@ -32,6 +35,62 @@ def write(tmp_path):
         return path
 
     return write
+
+
+class ToySource:
+    """Three copies of a task, counting how often one is built."""
+
+    def __init__(self, task):
+        self.task, self.built = task, []
+
+    def __len__(self):
+        return 3
+
+    def group(self, index):
+        return "even" if index % 2 == 0 else "odd"
+
+    def build(self, index, name):
+        self.built.append(index)
+        return dataclasses.replace(self.task, name=name)
+
+
+@pytest.fixture
+def source(toy_task):
+    return ToySource(toy_task)
+
+
+def suite_of(source, digests=None):
+    return Suite("toy", "", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source, digests)
+
+
+def test_indices_and_slices_work_as_in_a_list_of_tasks_that_are_built_once(source):
+    suite = suite_of(source)
+    assert (len(suite), source.built) == (3, [])
+    assert suite[1] is suite[1]
+    assert source.built == [1]
+    assert (suite.groups, suite.group(1), suite.group(-1)) == (["even", "odd"], "odd", "even")
+    assert suite[-1].name == "toy/2"
+    assert [task.name for task in suite[1:]] == ["toy/1", "toy/2"]
+    assert [task.name for task in suite] == ["toy/0", "toy/1", "toy/2"]
+    with pytest.raises(IndexError):
+        suite[3]
+
+
+def test_a_task_that_was_changed_is_refused(source, toy_task):
+    suite = suite_of(source, (toy_task.digest, "0" * 64, toy_task.digest))
+    assert suite[0].digest == toy_task.digest
+    with pytest.raises(InputError, match=r"task 1 of suite 'toy' is \w{12}, published was 000000000000"):
+        suite[1]
+    with pytest.raises(InputError, match="3 tasks and 2 digests"):
+        suite_of(source, (toy_task.digest,) * 2)
+
+
+def test_the_default_track_is_that_of_judge_and_oracle(write):
+    suite = load_suite(write(spec(top={"oracle": {"cost": "simulator", "settings": {"weights": "mine"}}})))
+    track = Track(CostChoice("fbgemm"), CostChoice("simulator", {"weights": "mine"}))
+    assert suite.track() == suite.track("fbgemm") == track
+    assert (suite.judge, suite.oracle) == ("fbgemm", "simulator")
+    assert suite.track("simulator") == SIMULATED
 
 
 def test_a_suite_file_draws_from_a_pool_file_beside_it(write):
@@ -123,6 +182,7 @@ def test_a_suite_may_put_published_models_on_devices(write):
     ("content", "message"),
     [
         (spec(top={"jugde": "x"}), r"own\.yaml: jugde"),
+        (spec(top={"judge": {"cost": "simulator", "role": "judge"}}), "role"),
         (spec({"count": 10**12}), r"groups\.0\.count"),
         (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
         (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
@@ -175,3 +235,49 @@ def test_tables_may_exceed_the_devices_where_hosts_have_memory(write):
     del group["host_fullness"]
     with pytest.raises(InputError, match="fullness: expected at most 1 without a host_fullness, got 4"):
         load_suite(write(content, "without.yaml"))
+
+
+NAMES = [
+    "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "drift-v1",
+    "hetero4-v2", "nodes16-v1", "production-v1", "published-v1", "quick-v1", "quick-v2", "rows8-v1", "sequence-v1",
+    "tiers-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
+]  # fmt: skip
+
+
+@functools.cache
+def shipped(name):
+    """Load a suite once: building its tasks takes longer than all that is tested of them."""
+    return load_suite(name)
+
+
+@pytest.fixture(params=NAMES)
+def suite(request):
+    return shipped(request.param)
+
+
+def test_the_suites_are_the_known_ones():
+    assert suite_names() == NAMES
+
+
+def test_every_task_is_the_one_that_was_published(suite):
+    assert len(list(suite)) == len(suite) == len(suite.digests)
+    assert [task.digest for task in suite] == list(suite.digests)
+    assert len(set(suite.digests)) == len(suite)
+    assert suite[len(suite) - 1].name == f"{suite.name}/{len(suite) - 1}"
+
+
+GPU_JUDGED = ["dlrm4-gpu-v1", "nodes16-v1", "production-v1", "published-v1", "dlrm-v4", "tiers-v1", "drift-v1"]
+
+
+@pytest.mark.parametrize("name", GPU_JUDGED)
+def test_gpu_suites_are_judged_without_a_gpu(name):
+    """The judge knows the card of every task, and measures nothing."""
+    suite = shipped(name)
+    track = suite.track()
+    assert (track.judge.cost, track.oracle.cost, len(suite.tracks)) == ("gpu", "roofline", 1)
+    judge = make_cost(track.judge.cost, **track.judge.settings)
+    cards = {task.topology.device: task for task in suite}
+    for task in cards.values():
+        (cost,) = judge.score(task, [ShardingPlan.table_wise(task, [0] * task.num_tables)])
+        assert (cost.compute, cost.communication) == ("modelled", "modelled")
+        assert 0 < cost.total_ms < math.inf

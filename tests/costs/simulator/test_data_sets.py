@@ -17,6 +17,7 @@ FORWARD, BACKWARD = 1.5, 1.2
 
 def test_rows_come_back_as_they_were_written(made_up_rows, write_samples, tmp_path):
     rows, steps = made_up_rows["compute"][:7], made_up_rows["steps"]
+    rows[6] = rows[6] | {"batch_size": 4096, "precision": "fp16", "optimizer": "rowwise_adagrad"}
     write_samples(tmp_path / "a", {"compute-1": rows[:3], "compute-2": rows[3:], "steps": steps[:30]})
     write_samples(tmp_path / "b", {"steps": steps[30:]})
     samples = read_compute(tmp_path / "a")
@@ -28,6 +29,8 @@ def test_rows_come_back_as_they_were_written(made_up_rows, write_samples, tmp_pa
     assert samples.ms.tolist() == [[row["forward_ms"], row["backward_ms"]] for row in rows]
     part = samples.take(np.array([4, 1]))
     assert part.shards.columns.tolist() == [n for i in (4, 1) for n in rows[i]["embedding_dim"]]
+    last = samples.take(np.array([6])).shards
+    assert (last.batch[0], last.element_bytes[0], last.state_per_weight[0], last.state_per_row[0]) == (4096, 2, 0, 1)
     assert len(joined([samples, part, read_compute(tmp_path / "b")])) == 9
     together = read_steps(tmp_path / "a", tmp_path / "b")
     assert set(together.compute.collection) == {"a/steps.parquet", "b/steps.parquet"}

@@ -18,6 +18,7 @@ from shardgym.errors import UnknownNameError
 from shardgym.plans.migration import rebound
 
 BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
+OTHER_KIND = {"precision": "fp16", "optimizer": "adagrad"}
 
 
 def test_cost_says_what_it_is_and_can_be_made_again(oracle, task, plans):
@@ -168,7 +169,9 @@ def test_what_is_missing_or_not_finite_is_named(file, name):
 
 @pytest.fixture(scope="module")
 def compute_data(made_up_rows, write_samples, tmp_path_factory):
-    return write_samples(tmp_path_factory.mktemp("compute-samples"), {"compute": made_up_rows["compute"]})
+    """Every second sample is of another kind."""
+    rows = [row | (OTHER_KIND if n % 2 else {}) for n, row in enumerate(made_up_rows["compute"])]
+    return write_samples(tmp_path_factory.mktemp("compute-samples"), {"compute": rows})
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +200,9 @@ def test_exchanges_are_those_of_the_links_and_ids_are_hidden(compute_model, role
 def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model, task, plans):
     cost = make_cost("simulator", weights=compute_model)
     predictor = cost.predictor()
-    links = [{}, {"intra_bandwidth": 1e7}, {"fast_domain_size": 2}, {}]
+    links = [{}, {"intra_bandwidth": 1e7}, {"fast_domain_size": 2}]
     tasks = [dataclasses.replace(task, topology=dataclasses.replace(task.topology, **of)) for of in links]
+    tasks.append(dataclasses.replace(task, **OTHER_KIND))
     ours = [rebound(plan, of) for plan, of in zip(plans, tasks, strict=False)]
     batch = PlanBatch(
         3, np.full(4, 12), np.concatenate([predictor.encode(t, p.shards) for t, p in zip(tasks, ours, strict=True)]),

@@ -14,10 +14,6 @@ EXACT = 1e-9
 STORED = json.loads((Path(__file__).parent / "golden_torchrec_ratings.json").read_text(encoding="utf-8"))
 
 
-def make_task(*tables, devices=2, per_host=2, batch_size=100, **options):
-    return ShardingTask(tables, Topology(devices, 2**30, fast_domain_size=per_host), batch_size, **options)
-
-
 @pytest.mark.parametrize("stored", STORED, ids=range(len(STORED)))
 def test_it_is_what_torchrec_said(stored):
     """Tables of 4 to 256 columns in all seven kinds; one host, several, and several in a fast domain; groups of 2D
@@ -54,7 +50,8 @@ def test_it_is_what_torchrec_says_of_unpooled_tables(devices, domain, precision)
         EmbeddingTable("rows", 40 * devices, 64, 12.0, pooling="none", num_features=2),
         EmbeddingTable("copies", 50, 64, 7.0, pooling="none"), EmbeddingTable("pooled", 70, 32, 5.0),
     ]  # fmt: skip
-    task = make_task(*tables, devices=devices, per_host=domain, batch_size=100 * devices, precision=precision)
+    topology = Topology(devices, 2**30, fast_domain_size=domain)
+    task = ShardingTask(tuple(tables), topology, 100 * devices, precision)
     shards = [
         Shard.whole(tables[0], 1),
         *(Shard("columns", (0, 300), pair, n % devices) for n, pair in enumerate([(0, 16), (16, 96), (96, 128)])),

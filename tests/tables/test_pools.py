@@ -28,14 +28,6 @@ def test_the_halves_of_known_names_never_change():
     assert [t.name for t in test] == ["t000", "t001", "t002"]
 
 
-def test_scaling_divides_rows_and_batch_and_keeps_pooling():
-    small = pool_of("a", pooling_factor=3.5, ids=ZipfIds(s=1.1, q=7.5)).scaled(8)
-    assert small.batch_size == 8
-    assert small[0].num_embeddings == 13  # 100 / 8, rounded up
-    assert small[0].pooling_factor == 3.5
-    assert small[0].ids == ZipfIds(s=1.1, q=0.5)  # the interval starts at 0.5 + q: 8 / 8 = 1
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -127,13 +119,6 @@ def test_totals_are_those_of_the_source(name):
     gib = sum(t.num_embeddings * t.embedding_dim * 4 for t in pool) / 2**30
     totals = (len(pool), sum(t.num_embeddings for t in pool), sum(t.pooling_factor for t in pool), round(gib, 1))
     assert totals == TOTALS[name]
-
-
-def test_ids_optimisers_and_batches_are_those_stated():
-    assert load_model("embark-t7").pool[0].ids == ZipfIds(s=1.1)
-    assert load_model("nvidia-tiny").pool[0].ids == ZipfIds(s=1.05, q=0.5)
-    dcnv2 = load_model("dlrm-dcnv2")
-    assert (dcnv2.pool[0].ids, dcnv2.optimizer, dcnv2.pool.batch_size) == (UniformIds(), "adagrad", 65_536)
 
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor,zipf_s,zipf_q\n"

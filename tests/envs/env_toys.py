@@ -33,7 +33,6 @@ def make_tasks():
 
 
 def halvable_task(widths, devices=2, memory_bytes=2**20, rows=64, **options):
-    """Tables t0, t1, ... of these widths."""
     tables = tuple(EmbeddingTable(f"t{i}", rows, width, 1.0 + i) for i, width in enumerate(widths))
     return ShardingTask(tables, Topology(num_devices=devices, memory_bytes=memory_bytes), batch_size=64, **options)
 
@@ -71,7 +70,6 @@ def returns(env, seed, steps=200):
 
 
 def play(env: gymnasium.Env, actions, **reset):
-    """Return what the steps returned."""
     env.reset(**reset)
     return [env.step(action) for action in actions]
 
@@ -114,8 +112,6 @@ class Failing(RooflineCost):
 
 
 class Unmeasured(RooflineCost):
-    """Cannot measure anything."""
-
     def score(self, task, plans):
         return [self.no_cost(task, "worker died") for _ in plans]
 

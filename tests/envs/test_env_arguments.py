@@ -1,44 +1,28 @@
 """What environments take for arguments and reset options, what they refuse, and tasks of a pool."""
 
-import gymnasium
 import numpy as np
 import pytest
+from env_toys import halvable_task
 
-from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_pool, load_suite
+from shardgym import InputError, load_pool, load_suite
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.tasks import PER_GROUP, POOL_TASKS, PoolTasks
 
 POOL = "synthetic-2021"
-
-
-def make_task(devices, name=""):
-    topology = Topology(num_devices=devices, memory_bytes=2**20)
-    return ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), topology, batch_size=64, name=name)
-
-
-TWO, THREE = make_task(2, "two"), make_task(3, "three")
+TWO, THREE = halvable_task([4, 4], 2, name="two"), halvable_task([4, 4], 3, name="three")
 
 
 def test_options_choose_the_task():
     """Tasks that differ in name alone keep their names."""
-    env = TableWiseEnv(tasks=[TWO, make_task(2, "another"), THREE])
+    env = TableWiseEnv(tasks=[TWO, halvable_task([4, 4], 2, name="another"), THREE])
     indices = (1, 0, np.int64(2), 0)
     named = [env.reset(options={"task_index": i})[1]["task"] for i in indices]
     assert named == ["another", "two", "three", "two"]
-    other = make_task(1, "other")
+    other = halvable_task([4, 4], 1, name="other")
     _, info = env.reset(options={"task": other})
     assert (info["task"], info["task_index"], info["task_hash"]) == ("other", -1, other.digest)
     assert env.step(0)[4]["task"] == "other"
-
-
-def test_without_options_tasks_are_drawn_by_the_seed():
-    env = TableWiseEnv(tasks=(make_task(1, str(i)) for i in range(5)))
-    env.reset(seed=3)
-    drawn = [env.reset()[1]["task_index"] for _ in range(60)]
-    env.reset(seed=3)
-    assert [env.reset()[1]["task_index"] for _ in range(60)] == drawn
-    assert set(drawn) == set(range(5))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +33,7 @@ def test_without_options_tasks_are_drawn_by_the_seed():
         ({"task_idx": 0}, "unknown reset option 'task_idx': did you mean task_index"),
         ({"task": "two"}, "task: expected a ShardingTask, got str 'two'"),
         ({"task": TWO, "task_index": 0}, "got both"),
-        ({"task": make_task(4)}, "4 devices.*at most 3.*max_devices=4"),
+        ({"task": halvable_task([4], 4)}, "4 devices.*at most 3.*max_devices=4"),
     ],
 )
 def test_bad_options_are_input_errors(options, message):
@@ -86,12 +70,6 @@ def test_bad_options_are_input_errors(options, message):
 def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(InputError, match=message):
         ColumnWiseEnv(**arguments).reset()
-
-
-def test_unknown_arguments_are_errors():
-    for make in (gymnasium.make, gymnasium.make_vec):
-        with pytest.raises(TypeError, match="max_split"):
-            make("ShardGym/ColumnWise-v0", tasks=[TWO], max_split=3)
 
 
 def test_spaces_may_be_larger_than_the_tasks():

@@ -13,7 +13,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import Failing, awkward_tasks, failing_tasks, make_tasks, native
+from env_toys import ROUNDING, Failing, awkward_tasks, failing_tasks, make_tasks, native
 
 import shardgym
 
@@ -23,10 +23,6 @@ GOLDEN = Path(__file__).parent / "golden" / "rollouts.json"
 PLAYED = {"tiny-v1": (0, 7, 11), "quick-v2": (0, 5), "published-v1": (2, 7)}
 #: How single environments are played, in turn: like a greedy heuristic, at random, and at random with invalid actions.
 PLAY = ("greedy", "valid", "any")
-#: Relative difference of costs and returns that is taken for rounding.
-ROUNDING = 1e-9
-
-
 #: Tasks, cost, reward, observation; and where there are several environments their number and autoreset mode.
 KINDS = (
     "tiny-v1/simulator/dense/full", "quick-v2/roofline/terminal/compact", "published-v1/roofline/dense/compact",
@@ -97,7 +93,6 @@ def vector_rollout(envs, steps=50):
 
 
 def choose(rng, play, observation):
-    """Choose an action."""
     valid = np.flatnonzero(observation["action_mask"])
     if play == "any" and rng.random() < 0.06:
         return int(rng.integers(-1, len(observation["action_mask"]) + 2))

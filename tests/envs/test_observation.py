@@ -36,7 +36,6 @@ TASK = ShardingTask(
 
 
 def observe(actions=(), task=TASK, **settings):
-    """What is observed after actions."""
     env = TableWiseEnv(tasks=[task], **{"max_devices": 3} | settings)
     observation = play(env, actions)[-1][0] if actions else env.reset()[0]
     assert env.observation_space.contains(observation)
@@ -92,48 +91,6 @@ def test_a_device_whose_memory_is_all_reserved_is_full():
     devices = dict(zip(DEVICE_FEATURES, observe(task=reserved)["devices"].reshape(3, -1).T, strict=True))
     assert devices["exists"].tolist() == [1, 1, 0]
     assert devices["free_share"].tolist() == [1, 0, 0]
-
-
-def full(env, actions):
-    """The observation after `actions`, by rows of shards."""
-    [*_, (observation, *_)] = play(env, actions)
-    rows = len(observation["waiting"])
-    by_row = {name: observation[name].reshape(rows, -1) for name in ("tables", "membership")}
-    return observation | by_row
-
-
-def test_tables_are_shown_placed_ones_first_then_those_that_wait():
-    task = halvable_task([4, 16, 8])
-    seen = full(TableWiseEnv(tasks=[task], observation="full", max_tables=4, max_devices=3), [1])
-    # By size: t1, t2, t0; t1 is on device 1.
-    assert seen["positions"].tolist() == [2, 3, 1, 0]
-    assert seen["waiting"].tolist() == [0, 1, 1, 0]
-    assert seen["membership"].tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
-    assert seen["width_shares"].tolist() == [1, 1, 1, 0]
-    log_dim = TABLE_FEATURES.index("log_dim")
-    assert seen["tables"][:, log_dim].tolist() == pytest.approx([4 / 16, 3 / 16, 2 / 16, 0])
-    assert np.array_equal(seen["tables"][1], seen["table"])
-    assert not seen["tables"][3].any()
-
-
-def test_halves_are_rows_of_their_own():
-    env = ColumnWiseEnv(tasks=[halvable_task([16, 4])], observation="full", max_splits=2)
-    # t0 is halved, its left half goes to 1, its right half is halved: quarters of 4 columns tie with t1, and go first.
-    seen = full(env, [2, 1, 2])
-    assert seen["positions"].tolist() == [1, 1, 1, 2]
-    assert seen["waiting"].tolist() == [0, 1, 1, 1]
-    assert seen["width_shares"].tolist() == [0.5, 0.25, 0.25, 1]
-    assert seen["membership"].tolist() == [[0, 1], [0, 0], [0, 0], [0, 0]]
-    features = {name: seen["tables"][:, i].tolist() for i, name in enumerate(TABLE_FEATURES)}
-    assert features["log_dim"] == pytest.approx([3 / 16, 2 / 16, 2 / 16, 2 / 16])
-    # Shares of the task's 20 columns; lookups are 16 x 1 and 4 x 2.
-    assert features["dim_share"] == pytest.approx([8 / 20, 4 / 20, 4 / 20, 4 / 20])
-    assert features["lookup_share"] == pytest.approx([8 / 24, 4 / 24, 4 / 24, 8 / 24])
-    assert features["bytes_share"] == pytest.approx([8 / 20, 4 / 20, 4 / 20, 4 / 20])
-    # Both splits are used up; the shard to place has a quarter of its table's columns. Four shards, one placed.
-    assert seen["splits"].tolist() == [0, 0.25]
-    assert seen["progress"].tolist() == [0.25]
-    assert seen["remaining"][0] == 0.75
 
 
 def test_observations_do_not_share_memory_with_the_environment():

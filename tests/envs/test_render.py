@@ -130,13 +130,3 @@ def test_text_marks_the_slowest_device_and_gives_its_times():
     row = env._game.cost_of[0].per_device[0]
     assert slowest[:2] == ["0", "*"]
     assert slowest[3:5] == [f"{row[1] + row[4]:.3f}", f"{row[2] + row[3]:.3f}"]
-
-
-def test_gymnasium_records_a_video(tmp_path):
-    pytest.importorskip("moviepy", reason="gymnasium's RecordVideo needs moviepy")
-    env = gymnasium.make("ShardGym/TableWise-v0", tasks=[halvable_task([8, 8])], render_mode="rgb_array")
-    env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
-    play(env, [0, 1])
-    env.close()
-    [video] = (tmp_path / "videos").glob("*.mp4")
-    assert video.stat().st_size > 1000

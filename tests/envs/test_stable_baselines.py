@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 
 import gymnasium
 import numpy as np
@@ -20,12 +19,10 @@ from env_toys import (
 )
 
 from shardgym import InputError
-from shardgym.envs import ENV_IDS
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
 sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
 
-from stable_baselines3.common.env_checker import check_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
@@ -46,15 +43,6 @@ def assert_same_observations(one, other):
     assert one.keys() == other.keys()
     for name, values in one.items():
         assert np.array_equal(values, other[name]), name
-
-
-@pytest.mark.parametrize("env_id", ENV_IDS)
-@pytest.mark.parametrize(("observation", "reward"), [("compact", "terminal"), ("full_timed", "dense")])
-def test_its_check_passes_without_a_warning(env_id, observation, reward):
-    env = gymnasium.make(env_id, observation=observation, reward=reward, tasks=make_tasks())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("arguments", [{"cost": Failing()}, {"reward": "relative"}], ids=["failing", "relative"])

@@ -46,21 +46,6 @@ def test_a_complete_episode_earns_minus_the_cost_of_its_plan():
     assert not observation["table"].any()
 
 
-@pytest.mark.parametrize(
-    ("order", "names"),
-    # Bytes 2, 1, 3, 1; lookups 4 x (1, 2, 3, 4).
-    [("size", "t2 t0 t1 t3"), ("lookup", "t3 t2 t1 t0"), ("task", "t0 t1 t2 t3")],
-)
-def test_tables_come_up_in_the_order_asked_for(order, names):
-    env = TableWiseEnv(tasks=[make_task([2, 1, 3, 1], [100, 100])], order=order)
-    seen = [env.reset(seed=0)[1]["table"]]
-    for _ in range(3):
-        _, reward, ended, _, info = env.step(0)
-        seen.append(info["table"])
-        assert (reward, ended) == (0.0, False)
-    assert seen == names.split()
-
-
 @pytest.mark.parametrize("action", [1, 2, -1, 2**62, np.uint8(7)])
 def test_an_invalid_action_ends_the_episode_with_the_penalty(action):
     """No room on device 1; there is no device 2, nor any other."""
@@ -110,46 +95,6 @@ def test_cost_settings_reach_the_cost_model():
     assert play(env, [0] * 5)[-1][4]["cost"].hardware == "roofline-h100"
 
 
-def heads(env, actions):
-    """Table and width of the shard to place, at first and after every action."""
-    _, info = env.reset()
-    seen = [(info["table"], info["width"])]
-    for action in actions:
-        info = env.step(action)[4]
-        seen.append((info["table"], info["width"]))
-    return seen
-
-
-def test_a_plan_of_halves_is_scored_whole():
-    task = halvable_task([16, 8])
-    env = ColumnWiseEnv(tasks=[task])
-    # t0 is halved, its left half goes to 0; then its right half and t1 tie, and halves go first.
-    *_, (observation, reward, terminated, truncated, info) = play(env, [CUT, 0, 1, 0])
-    plan = ShardingPlan.of(
-        task, [Shard("t0", (0, 64), (0, 8), 0), Shard("t0", (0, 64), (8, 16), 1), Shard("t1", (0, 64), (0, 8), 0)]
-    )
-    [cost] = RooflineCost().evaluate(task, [plan])
-    assert (terminated, truncated, reward) == (True, False, -cost.total_ms)
-    assert info == {
-        "task_index": 0, "task_hash": task.digest, "task": "", "table": "", "placed": 3, "width": 0, "splits": 1,
-        "outcome": "complete", "plan": plan, "cost": cost, "is_success": 1.0,
-        "cost_ms": cost.total_ms,
-    }  # fmt: skip
-    assert not observation["action_mask"].any()
-    assert observation["splits"].tolist() == [pytest.approx(0.9), 0]
-
-
-def test_halves_come_up_where_the_order_has_them():
-    # Sizes 64, 24, 16: the halves of t0 are larger than t1, quarters come between t1 and t2 or tie with t2.
-    env = ColumnWiseEnv(tasks=[halvable_task([64, 24, 16])])
-    whole = [("t0", 64), ("t0", 32), ("t0", 32), ("t1", 24)]
-    assert heads(env, [CUT, 0, 0]) == whole
-    # Both halves are halved: the quarters tie with t2 and come before it, those of the second half first.
-    assert heads(env, [CUT, CUT, CUT, 0, 0, 0, 0, 0]) == [
-        ("t0", 64), ("t0", 32), ("t0", 32), ("t1", 24), ("t0", 16), ("t0", 16), ("t0", 16), ("t0", 16), ("t2", 16)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("widths", "limits", "actions", "shard"),
     [
@@ -169,20 +114,6 @@ def test_what_cannot_be_halved_is_masked_and_ends_the_episode(widths, limits, ac
     assert not observation["action_mask"].any()
 
 
-def test_a_table_that_fits_nowhere_can_be_halved_until_it_does():
-    # 16 columns of 64 rows are 4,096 bytes; a device has room for half of that.
-    task = halvable_task([16], memory_bytes=2048)
-    env = ColumnWiseEnv(tasks=[task])
-    observation, info = env.reset()
-    assert "reason" not in info
-    assert observation["action_mask"].tolist() == [0, 0, 1]
-    observation, reward, terminated, _, _ = env.step(CUT)
-    assert (reward, terminated, observation["action_mask"].tolist()) == (0.0, False, [1, 1, 1])
-    env.step(0)
-    assert env.action_masks().tolist() == [False, True, True]
-    assert env.step(1)[4]["outcome"] == "complete"
-
-
 def test_an_episode_ends_when_nothing_fits_and_nothing_can_be_halved():
     task = halvable_task([16], memory_bytes=1024)
     env = ColumnWiseEnv(tasks=[task], max_splits=1)
@@ -192,15 +123,6 @@ def test_an_episode_ends_when_nothing_fits_and_nothing_can_be_halved():
         "columns 0 to 7 of table 't0' of 2048 bytes fits on no device: the largest room left is 1024 bytes on "
         "device 0, and it can be cut no further"
     )
-
-
-def test_optimiser_state_per_row_is_held_by_both_halves():
-    """Row-wise AdaGrad keeps 4 bytes per row of every shard: 64 x (16 x 4 + 4) bytes whole, 64 x (8 x 4 + 4) a half."""
-    task = halvable_task([16], memory_bytes=64 * 68, devices=1, optimizer="rowwise_adagrad")
-    assert play(ColumnWiseEnv(tasks=[task]), [0])[-1][4]["outcome"] == "complete"
-    *_, (_, _, _, _, info) = play(ColumnWiseEnv(tasks=[task], max_splits=1), [1, 0])
-    assert info["outcome"] == "no_device_fits"
-    assert "of 2304 bytes fits on no device: the largest room left is 2048 bytes" in info["reason"]
 
 
 def test_what_masked_play_can_reach_is_every_feasible_plan_of_halves():

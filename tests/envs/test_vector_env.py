@@ -102,19 +102,6 @@ def test_without_plans_in_infos_all_else_is_the_same(simulator, env_id, cost, re
     assert (ends["no_cost"] > 0) == (cost == "failing" or (cost, reward) == ("roofline", "terminal"))
 
 
-def test_the_next_step_after_an_end_resets_and_ignores_the_action():
-    envs = native(TABLE_WISE, num_envs=1, tasks=make_tasks()[3:])
-    envs.reset(seed=0)
-    envs.step([0])
-    _, rewards, terminated, _, infos = envs.step([0])
-    assert terminated[0]
-    assert rewards[0] == -infos["cost"][0].total_ms
-    assert not envs.action_masks().any()
-    _, rewards, terminated, _, infos = envs.step([99])
-    assert (rewards[0], terminated[0], infos["placed"][0]) == (0.0, False, 0)
-    assert "outcome" not in infos
-
-
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_disabled_autoreset_waits_for_a_reset_of_what_ended(env_id):
     """The others play on as if nothing had happened: with the halvings that they have made."""

@@ -11,6 +11,11 @@ def task_of(tables, memory_bytes=(2**30, 2**30), **options):
     return ShardingTask(tables=tables, topology=topology, **({"batch_size": 1200} | options))
 
 
+def small_tables(count):
+    """Tables of 1600 bytes, each with more lookups than the one before it."""
+    return [(100, 4, 1.0 + n) for n in range(count)]
+
+
 #: Eight tables, the loads of which differ by a factor of 20.
 VARIED = [(1000 * (1 + i * 5 % 7), 8 * 2 ** (i % 3), 2.0 + i * 7 % 11) for i in range(8)]
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from baseline_tasks import QUICK
+from baseline_tasks import QUICK, small_tables, task_of
 
 from baselines.autoshard.policy import AutoShardNetwork, DeviceLoads, place_by_score, play
 from baselines.autoshard.solver import STUCK, AutoShardLearner, AutoShardSettings, balance, vtrace
 from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
-from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import PlanCost, ShardingPlan, make_cost
 from shardgym.envs.tasks import training_tasks
 from shardgym.envs.vector_env import TableWiseVectorEnv
 
@@ -34,12 +34,6 @@ def make_learner(tasks, **settings):
     return AutoShardLearner(Setup(network, tasks, TrainingOracle(COST), 10, settings))
 
 
-def make_task(memory_bytes, num_tables=4):
-    """Tables of 1600 bytes each."""
-    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(num_tables))
-    return ShardingTask(tables, Topology(num_devices=len(memory_bytes), memory_bytes=memory_bytes), batch_size=64)
-
-
 def play_all(network, tasks, num_envs, seed=1):
     envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=COST, order="task")
     envs.reset(seed=0)
@@ -47,7 +41,8 @@ def play_all(network, tasks, num_envs, seed=1):
 
 
 def test_episodes_respect_memory_and_say_when_nothing_fits(network):
-    tasks = [make_task((3200, 3200), 3), make_task((1600, 6400)), make_task((3200, 3200), 5)]
+    sizes = (3, (3200, 3200)), (4, (1600, 6400)), (5, (3200, 3200))
+    tasks = [task_of(small_tables(count), memory_bytes) for count, memory_bytes in sizes]
     played = play_all(network, tasks, 24)
     assert played.task.tolist() == [0] * 8 + [1] * 8 + [2] * 8
     devices = played.table_devices()
@@ -72,12 +67,9 @@ def test_the_learner_finds_the_probabilities_that_the_actors_drew_with(two_devic
 
     def watched(log_ratios, *rest):
         seen.append(log_ratios)
-        return original(log_ratios, *rest)
+        return vtrace(log_ratios, *rest)
 
-    from baselines.autoshard import solver as module
-
-    original = module.vtrace
-    monkeypatch.setattr(module, "vtrace", watched)
+    monkeypatch.setattr("baselines.autoshard.solver.vtrace", watched)
     learner.step(0, np.random.default_rng(0))
     first, second = seen
     assert first.abs().max() < 1e-4
@@ -85,7 +77,7 @@ def test_the_learner_finds_the_probabilities_that_the_actors_drew_with(two_devic
 
 
 def test_rewards_are_earned_in_the_last_step(network, two_devices):
-    tasks = [make_task((3200, 3200), 3), make_task((3200, 3200), 5)]
+    tasks = [task_of(small_tables(count), (3200, 3200)) for count in (3, 5)]
     played = play_all(network, tasks, 4)
     learner = make_learner(tasks[:1])
     rewards, discounts = learner._rewards(played)

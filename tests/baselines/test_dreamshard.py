@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from baseline_tasks import QUICK
+from baseline_tasks import QUICK, small_tables, task_of
 
 from baselines.dreamshard.solver import (
     DreamShard,
@@ -18,7 +18,7 @@ from baselines.dreamshard.solver import (
 )
 from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
-from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
+from shardgym import NoFeasiblePlanError, make_cost
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")
@@ -58,10 +58,8 @@ def test_costs_are_learned(two_devices):
 
 
 def test_episodes_respect_memory_and_say_when_nothing_fits(network):
-    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(5))
-    roomy = ShardingTask(tables[:3], Topology(num_devices=2, memory_bytes=3200), batch_size=64)
-    full = ShardingTask(tables, Topology(num_devices=2, memory_bytes=(1600, 4800)), batch_size=64)
-    stuck = ShardingTask(tables, Topology(num_devices=2, memory_bytes=3200), batch_size=64)
+    sizes = (3, (3200, 3200)), (5, (1600, 4800)), (5, (3200, 3200))
+    roomy, full, stuck = (task_of(small_tables(count), memory_bytes) for count, memory_bytes in sizes)
     episodes = play(network, TaskBatch.of([roomy, full, stuck]), 8, torch.Generator().manual_seed(1))
     assert episodes.complete[0].all()
     for b, task in enumerate((roomy, full, stuck)):
@@ -75,9 +73,7 @@ def test_episodes_respect_memory_and_say_when_nothing_fits(network):
 
 
 def test_the_gradient_sees_the_probabilities_that_devices_were_drawn_with(network):
-    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(4))
-    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=(1600, 4800)), batch_size=64)
-    batch = TaskBatch.of([task])
+    batch = TaskBatch.of([task_of(small_tables(4), (1600, 4800))])
     episodes = play(network, batch, 64, torch.Generator().manual_seed(1))
     log_p = log_probabilities(network.policy, batch, episodes)
     p = log_p.exp()
@@ -97,7 +93,7 @@ def test_the_gradient_sees_the_probabilities_that_devices_were_drawn_with(networ
 
 
 def test_episodes_that_are_predicted_to_take_equally_long_teach_nothing():
-    task = ShardingTask((EmbeddingTable("t", 100, 4, 1.0),), Topology(num_devices=2, memory_bytes=3200), batch_size=64)
+    task = task_of(small_tables(1), (3200, 3200), batch_size=64)
     torch.manual_seed(0)
     network = DreamShardNetwork(FeatureScale.of([task]))
     learner = DreamShardLearner(
@@ -107,11 +103,8 @@ def test_episodes_that_are_predicted_to_take_equally_long_teach_nothing():
 
 
 def test_training_tasks_that_nothing_fits_are_refused():
-    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
-    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
-    with pytest.raises(
-        NoFeasiblePlanError, match=r"^whole tables fit memory in none of 16 episodes on 8 training tasks"
-    ):
+    task = task_of(small_tables(3), (2400, 2400))
+    with pytest.raises(NoFeasiblePlanError, match=r"^whole tables fit memory in none of 16 episodes on 8 training t"):
         DreamShard(**QUICK["dreamshard"]).fit([task], COST, steps=1)
 
 

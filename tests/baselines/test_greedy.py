@@ -10,6 +10,7 @@ from baselines.greedy import (
     DimGreedy,
     KarmarkarKarp,
     LookupGreedy,
+    LPTWhole,
     RandomSolver,
     SizeGreedy,
     SizeLookupGreedy,
@@ -54,11 +55,6 @@ def test_a_table_that_fits_nowhere_is_named_with_its_bytes_and_the_largest_room(
         SizeGreedy().solve(task, None)
 
 
-def test_a_width_that_fbgemm_cannot_fuse_is_reported():
-    with pytest.raises(NoFeasiblePlanError, match=r"'t0' has 6 columns.*divisible by 4"):
-        DimGreedy().solve(task_of([(10, 6, 1.0)]), None)
-
-
 def reference_greedy(task, costs):
     """The published loop, transcribed plainly: linear scan, lowest (cost, size, id) among devices with room."""
     sizes = [task.table_bytes(table) for table in task.tables]
@@ -75,6 +71,9 @@ def test_the_shared_routine_agrees_with_a_plain_loop():
     task = task_of(tables, memory_bytes=(400_000, 200_000, 900_000, 700_000))
     costs = [table.embedding_dim * table.pooling_factor for table in task.tables]
     assert devices_of(task, LookupGreedy().solve(task, None)) == reference_greedy(task, costs)
+    roofline = make_cost("roofline")
+    expected = reference_greedy(task, whole_table_ms(task, roofline).tolist())
+    assert devices_of(task, LPTWhole().solve(task, roofline)) == expected
 
 
 def loads(costs, sets):
@@ -131,9 +130,7 @@ def test_plans_are_the_partition_where_memory_is_ample_and_feasible_where_not():
 
 
 def drawn(task, seed):
-    plan = RandomSolver().solve(task, None, seed=seed)
-    plan.validate(task)
-    return tuple(devices_of(task, plan))
+    return tuple(devices_of(task, RandomSolver().solve(task, None, seed=seed)))
 
 
 def test_all_random_plans_are_equally_likely_where_memory_does_not_bind():

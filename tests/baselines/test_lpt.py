@@ -3,24 +3,12 @@
 import dataclasses
 
 import pytest
-from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
+from baseline_tasks import CountingRoofline, devices_of, task_of
 
-from baselines.greedy import LPTWhole, alone_ms, whole_table_ms
+from baselines.greedy import LPTWhole, alone_ms
 from baselines.local_search import ColumnGreedy
 from baselines.lpt import balanced_pieces, halves, merged, whole_tables
 from shardgym import NoFeasiblePlanError, Shard, ShardingPlan, load_suite, make_cost, make_solver
-
-
-def test_a_plain_loop_finds_the_same_plan():
-    task = task_of(VARIED, (2**30,) * 3)
-    cost = make_cost("roofline")
-    times = whole_table_ms(task, cost)
-    load = [0.0] * 3
-    expected = [0] * len(times)
-    for n in sorted(range(len(times)), key=lambda n: -times[n]):
-        expected[n] = load.index(min(load))
-        load[expected[n]] += times[n]
-    assert devices_of(task, LPTWhole().solve(task, cost)) == expected
 
 
 @pytest.mark.parametrize("name", ["roofline", "simulator"])
@@ -42,15 +30,6 @@ def test_with_tables_that_fit_and_balance_nothing_is_cut_and_nothing_more_asked(
     cost = CountingRoofline()
     assert make_solver("lpt").solve(task, cost) == LPTWhole().solve(task, make_cost("roofline"))
     assert (cost.calls, cost.plans) == (1, 1)
-
-
-def test_tables_that_fit_nowhere_are_halved():
-    task = task_of([(100, 16, 1.0), (100, 16, 1.0), (100, 16, 1.0)], (10_000, 10_000))
-    with pytest.raises(NoFeasiblePlanError):
-        LPTWhole().solve(task, make_cost("roofline"))
-    plan = make_solver("lpt").solve(task, make_cost("roofline"))
-    plan.validate(task)
-    assert len(plan.shards) > task.num_tables
 
 
 def test_where_times_leave_no_room_the_largest_go_first():

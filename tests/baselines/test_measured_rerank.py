@@ -154,12 +154,6 @@ def distance(one, other):
     return placement_distance(held_work(WORK, one), held_work(WORK, other))
 
 
-def test_work_is_values_read_and_sent():
-    held = held_work(WORK, placed(0, 1, 1, 2))
-    assert held.sum() == pytest.approx(1)
-    assert held.tolist() == [[40 / 240, 0, 0, 0], [0, 40 / 240, 120 / 240, 0], [0, 0, 0, 40 / 240]]
-
-
 def test_distance_is_the_work_that_moves():
     assert distance(placed(0, 1, 1, 2), placed(0, 1, 1, 2)) == pytest.approx(0)
     assert distance(placed(0, 1, 1, 2), placed(1, 1, 1, 2)) == pytest.approx(40 / 240)

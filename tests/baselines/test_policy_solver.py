@@ -41,7 +41,6 @@ class Layers(nn.Module):
         return self.layers(observations["obs"])
 
     def forward_inference(self, batch):
-        """As modules of RLlib have it."""
         return {"action_dist_inputs": self(batch["obs"])}
 
 

@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from baseline_tasks import QUICK
+from baseline_tasks import QUICK, task_of
 
 from baselines.learning.encoder import FeatureScale, TaskBatch
 from baselines.learning.training import Setup, TrainingOracle
 from baselines.surco.network import SurCoNetwork, assign, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, cheapest_assignment, improve
-from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
+from shardgym import NoFeasiblePlanError, make_cost
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")
@@ -135,15 +135,9 @@ def test_plans_fit_into_tight_memory(tasks, fitted, variant):
 SHAPES = [(3000, 16, 12.0), (9000, 8, 3.0), (500, 32, 20.0), (20_000, 4, 1.0), (4000, 16, 6.0), (800, 64, 2.0)]
 
 
-def make_task(memory_bytes):
-    tables = tuple(EmbeddingTable(f"t{n}", *shape) for n, shape in enumerate(SHAPES))
-    topology = Topology(num_devices=len(memory_bytes), memory_bytes=tuple(memory_bytes))
-    return ShardingTask(tables, topology, batch_size=512)
-
-
 @pytest.mark.parametrize("memory", [[2**30] * 3, [600_000, 400_000, 400_000], [500_000, 450_000, 400_000]])
 def test_the_cheapest_assignment_is_the_best_of_all(memory):
-    task = make_task(memory)
+    task = task_of(SHAPES, memory)
     costs = np.random.default_rng(0).normal(size=(6, 3)) + np.array([0.0, 0.5, 1.0])
     sizes = [task.table_bytes(table) for table in task.tables]
 
@@ -156,6 +150,5 @@ def test_the_cheapest_assignment_is_the_best_of_all(memory):
 
 
 def test_assignments_that_cannot_be_are_refused():
-    task = make_task([300_000, 300_000])
     with pytest.raises(NoFeasiblePlanError, match="no assignment of whole tables"):
-        cheapest_assignment(task, np.ones((6, 2)))
+        cheapest_assignment(task_of(SHAPES, [300_000, 300_000]), np.ones((6, 2)))

@@ -13,15 +13,13 @@ TABLES = (
 )
 
 
-@pytest.fixture(scope="module", params=[8, 16])
-def task(request):
-    return ShardingTask(TABLES, Topology.preset("dgx-h100", request.param), 1024 * request.param)
+def task_on(devices):
+    return ShardingTask(TABLES, Topology.preset("dgx-h100", devices), 1024 * devices)
 
 
-@pytest.mark.parametrize("task", [8], indirect=True)
 @pytest.mark.parametrize("solver", ["neuroshard_plus", "row_wise", "hierarchical", "column_greedy"])
-def test_plans_are_of_kinds_that_torchrec_runs_and_beat_whole_tables(solver, task):
-    cost = make_cost("gpu")
+def test_plans_are_of_kinds_that_torchrec_runs_and_beat_whole_tables(solver):
+    task, cost = task_on(8), make_cost("gpu")
     plan, whole = (make_solver(name).solve(task, cost, seed=0) for name in (solver, "lookup_greedy"))
     found, simple = cost.evaluate(task, [plan, whole])
     assert found.total_ms < 0.7 * simple.total_ms
@@ -29,7 +27,8 @@ def test_plans_are_of_kinds_that_torchrec_runs_and_beat_whole_tables(solver, tas
     assert kinds <= {"table_wise", "column_wise", "table_column_wise", "row_wise", "data_parallel"}
 
 
-def test_the_search_by_kinds_cuts_long_sequences_by_rows_or_copies_them(task):
+def test_the_search_by_kinds_cuts_long_sequences_by_rows_or_copies_them():
     """Rows and pieces of columns move as much; pieces of columns get all ids each."""
-    plan = make_solver("neuroshard_plus").solve(task, make_cost("gpu"), seed=0)
-    assert plan.kind_of("long", task) in ("row_wise", "data_parallel")
+    for task in map(task_on, (8, 16)):
+        plan = make_solver("neuroshard_plus").solve(task, make_cost("gpu"), seed=0)
+        assert plan.kind_of("long", task) in ("row_wise", "data_parallel")

@@ -29,12 +29,7 @@ class Piece:
 
 
 class PlainSearch:
-    """The search of one task.
-
-    Args:
-        task: the task.
-        cost: a simulator, an oracle.
-    """
+    """The search of one task with a simulator, an oracle."""
 
     def __init__(self, task, cost):
         self.task = task

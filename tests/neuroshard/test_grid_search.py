@@ -4,19 +4,7 @@ import numpy as np
 import pytest
 
 from neuroshard.device_sets import DeviceSets
-from neuroshard.grid_search import (
-    BYTES,
-    COLUMNS,
-    LAST,
-    SET,
-    STEP,
-    Cutoff,
-    GridSearch,
-    Limits,
-    PartialPlacements,
-    advance,
-    best_placements,
-)
+from neuroshard.grid_search import Cutoff, GridSearch, best_placements
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology
 from shardgym.evaluation.solver import Budget
@@ -66,32 +54,6 @@ def test_there_is_no_placement_when_a_shard_is_wider_than_every_limit(max_column
     assert placed([16, 8], max_columns)[0] == np.inf
 
 
-@pytest.mark.parametrize(
-    ("ms", "used", "columns", "device"),
-    [
-        ([2, 1, 3], [0, 9, 0], [0, 0, 0], 1),
-        ([1, 1, 1], [5, 3, 3], [0, 0, 0], 1),
-        ([1, 1, 1], [11, 11, 10], [0, 0, 0], 2),
-        ([1, 1, 1], [0, 0, 0], [9, 8, 0], 1),
-        ([1, 1, 1], [11, 0, 0], [0, 9, 9], -1),
-    ],
-)
-def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is_room(ms, used, columns, device):
-    """A shard of 4 columns and 2 bytes on devices of at most 12 columns and 12 bytes."""
-    sets = Listed([], [])
-    partial = PartialPlacements.start(1, 1, 3)
-    partial.held[0, :, SET] = np.arange(1, 4)
-    partial.held[0, :, BYTES], partial.held[0, :, COLUMNS] = used, columns
-    partial.ms[0] = ms
-    sets.table.compute_ms[1:4] = ms
-    sets.table.keys[1:4] = 1, 2, 3
-    limits = Limits(np.array([12.0]), np.full(3, 12), np.array([0, 4]), np.array([0, 2]))
-    found, count = advance(partial, 1, sets.table, 4, limits, np.array([[1]]), 0)
-    assert (found, count) == ((0, 4) if device < 0 else (1, 5))
-    if device >= 0:
-        assert (partial.state[0, LAST], partial.state[0, STEP], partial.held[0, device, SET]) == (device, 1, 4)
-
-
 class Listed(DeviceSets):
     """Sets 1, 2, 3, ... take what is given; a plan takes that of its first device plus the extra of its second."""
 
@@ -118,15 +80,6 @@ class Listed(DeviceSets):
 @pytest.fixture
 def one_placement_per_call(monkeypatch):
     monkeypatch.setattr("neuroshard.grid_search._DEVICES_PER_CALL", 2)
-
-
-def test_the_cutoff_is_the_last_cost_that_goes_on():
-    cutoff = Cutoff(2)
-    assert cutoff.together_with(np.array([5.0])) == np.inf
-    assert cutoff.together_with(np.array([5.0, 3.0, 4.0])) == 4.0
-    cutoff.update(np.array([6.0, 1.0]))
-    assert cutoff.together_with(np.array([])) == 6.0
-    assert cutoff.together_with(np.array([2.0, 3.0])) == 2.0
 
 
 def test_placements_above_the_cutoff_are_not_scored(one_placement_per_call):

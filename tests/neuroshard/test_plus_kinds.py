@@ -11,7 +11,7 @@ from neuroshard.plus.choices import shared_on_average
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
-from neuroshard.plus.solver import NeuroShardPlus
+from neuroshard.plus.solver import NeuroShardPlus, RowWise
 from neuroshard.shard_table import ShardTable
 from shardgym import InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.ties import quantized
@@ -121,6 +121,17 @@ def test_plans_have_the_sharding_types_that_were_asked_for(kinds):
             plan = NeuroShardPlus(kicks=2, sharding_types=kinds).solve(task, cost)
             found |= {plan.kind_of(table.name, task) for table in task.tables}
     assert found <= {"table_wise", "column_wise", "table_column_wise", *kinds}
+
+
+def test_row_wise_cuts_a_hot_table_over_all_devices_and_no_other():
+    tables = EmbeddingTable("hot", 1001, 64, 300.0), *(EmbeddingTable(f"t{n}", 1000, 128, 1.0) for n in range(8))
+    task, cost = ShardingTask(tables, Topology(4, 2**30), batch_size=1200), COSTS["rating"]
+    plan = RowWise(kicks=4).solve(task, cost)
+    plan.validate(task)
+    assert list(plan.of_table("hot")) == even_rows(tables[0], 4)
+    assert {shard.num_rows for shard in plan.shards if shard.table != "hot"} == {1000}
+    by_columns = NeuroShardPlus(kicks=4, sharding_types=[]).solve(task, cost)
+    assert total_ms(cost, task, plan) < 0.8 * total_ms(cost, task, by_columns)
 
 
 def test_other_sharding_types_are_refused():

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus.linear_model import LinearModel, levelled, linear_model, model_beside
+from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, corrected, random_moves
 from neuroshard.plus.moves import BYTES, LOAD, NONE, WIDTH
 from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, cut_and_place, kick_and_descend
 from neuroshard.plus.pricing import SOFTNESS, Pricing, excess
 from neuroshard.plus.searches import examples_of
-from neuroshard.plus.sharing import Place, forms_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import COLUMNS, LOADS, SHARDS
@@ -62,15 +61,6 @@ def by_hand(widths: list[int], ms: list[float], memory: list[int]) -> ByHand:
     )
     per_column = np.array(ms) / np.array(widths)
     return ByHand(shards, COSTS, vectors(shards, shards.columns * per_column[shards.tables]))
-
-
-def test_units_and_plans_say_the_same():
-    rng, shards = np.random.default_rng(1), ShardTable(random_task(4, 8, 3))
-    for _ in range(5):
-        units = random_units(shards, rng)
-        plan = plan_of_units(shards, units)
-        plan.validate(shards.task)
-        np.testing.assert_array_equal(units_of(shards, plan), units)
 
 
 def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alone():
@@ -128,20 +118,6 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
     sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
     assert (model.unit_ms, model.widest_ms) == pytest.approx((sent_ms, sent_ms), rel=0, abs=QUANTUM)
     assert model.floor == int(pricing.shards.units.sum()) // 4
-
-
-def test_a_levelled_model_prices_width_from_the_mean_of_what_is_placed_on():
-    """Beside replicas of most tables, the floor is that of the others; a lower one stays."""
-    task = random_task(3, 12, 4)
-    pricing = Pricing(ShardTable(task), make_cost("roofline").additive())
-    model = linear_model(pricing, examples_of(pricing))
-    assert levelled(model).floor == model.floor == int(pricing.shards.units.sum()) // 4
-    forms = forms_of(task, pricing.costs, ["data_parallel"])
-    beside = pricing.beside(pricing.shared.changed([], [Place(of_table[0], 0) for of_table in forms[:9]]))
-    left = model_beside(model, beside)
-    assert left.floor == model.floor
-    assert levelled(left).floor == int(pricing.shards.units[9:].sum()) // 4
-    assert levelled(dataclasses.replace(left, floor=1)).floor == 1
 
 
 @pytest.mark.parametrize("tables", [6, 40])

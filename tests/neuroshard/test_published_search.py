@@ -57,11 +57,9 @@ def test_plans_cost_the_same_on_one_device_and_with_one_table(simulator):
 
 def test_constants_are_the_published_ones():
     settings = NeuroShard().settings
-    assert settings == SearchSettings(beam_width=3, candidates=10, levels=10, grid=11)
     assert dataclasses.astuple(settings) == (
         plain_search.BEAM_WIDTH, plain_search.CANDIDATES, plain_search.LEVELS, plain_search.GRID
     )  # fmt: skip
-    np.testing.assert_allclose(settings.scales(), [1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5])
     assert settings.scales().tolist() == pytest.approx(plain_search.SCALES, abs=1e-15)
 
 

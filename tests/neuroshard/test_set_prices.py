@@ -1,4 +1,4 @@
-"""Sets priced by sums and sets evaluated on made-up tasks lead the search to the same plans, guessing ahead or not."""
+"""Sets priced by sums and sets evaluated on made-up tasks: both cost what plans do and lead to the same plans."""
 
 import dataclasses
 
@@ -9,18 +9,11 @@ from sums import WholePlans
 
 from neuroshard import device_sets, grid_search
 from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
-from neuroshard.grid_search import Cutoff, GridSearch
-from neuroshard.shard_table import ShardTable
+from neuroshard.shard_table import ShardTable, plan_of
 from neuroshard.solver import NeuroShard
 from shardgym import make_cost
-from shardgym.costs.ties import QUANTUM
+from shardgym.costs.ties import QUANTUM, quantized
 from shardgym.evaluation.solver import Budget
-
-
-def both_searches(task, cost):
-    shards = ShardTable(task)
-    sets = AdditiveDeviceSets(shards, cost.additive()), EvaluatedDeviceSets(shards, cost)
-    return [GridSearch(one, Budget()) for one in sets]
 
 
 @pytest.mark.parametrize("model", ["simulator", "compute_simulator", "roofline", "torchrec_rating"])
@@ -65,37 +58,17 @@ def test_sets_are_priced_and_found_again_the_same_way(simulator, monkeypatch):
     """Many more than there is room for at first."""
     monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 64)
     task = random_task(8, 30, 2)
-    by_sums, evaluated = (search.device_sets for search in both_searches(task, simulator))
+    shards = ShardTable(task)
+    by_sums, evaluated = AdditiveDeviceSets(shards, simulator.additive()), EvaluatedDeviceSets(shards, simulator)
     rng, devices = np.random.default_rng(0), [np.zeros(50, dtype=np.int64)] * 2
     for _ in range(6):
-        shards = rng.choice(by_sums.shards.reached_by_halving(), 50)
-        devices = [sets.add(before, shards) for sets, before in zip((by_sums, evaluated), devices, strict=True)]
+        added = rng.choice(shards.reached_by_halving(), 50)
+        devices = [sets.add(before, added) for sets, before in zip((by_sums, evaluated), devices, strict=True)]
     assert by_sums.count == evaluated.count > 200
     np.testing.assert_array_equal(*devices)
     ms, expected = (sets.table.compute_ms[: sets.count] for sets in (by_sums, evaluated))
     np.testing.assert_allclose(ms, expected, rtol=1e-6)
     assert [by_sums.members(n) for n in devices[0].tolist()] == [evaluated.members(n) for n in devices[0].tolist()]
-
-
-@pytest.mark.parametrize("scales", [[1.1, 1.2, 1.4, 1.8, 2.5], [2.0], [1.3, np.inf]])
-def test_placements_are_the_same_for_every_value_of_the_grid(simulator, scales):
-    """Sequences in no sensible order, some equal, many beginning alike; memory that binds."""
-    task = random_task(11, 14, 4, spare=1.8, uneven=True)
-    sequences = np.array([ShardTable(task).whole] * 12)
-    rng = np.random.default_rng(5)
-    for n in range(1, len(sequences)):
-        first = int(rng.integers(0, 13))
-        sequences[n, first:] = rng.permutation(sequences[n, first:])
-    sequences[3] = sequences[7]
-    max_columns = np.array(scales) * sum(table.embedding_dim for table in task.tables) / task.num_devices
-    found = []
-    for search in both_searches(task, simulator):
-        best = search.place(sequences, max_columns, Cutoff(len(sequences)))
-        feasible = np.flatnonzero(np.isfinite(best.costs)).tolist()
-        found.append((best.costs, [list(map(sorted, best.devices_of(n))) for n in feasible]))
-    assert len(set(found[0][0])) > 1
-    np.testing.assert_allclose(found[1][0], found[0][0], rtol=0, atol=2 * QUANTUM)
-    assert found[1][1] == found[0][1]
 
 
 def test_a_time_limit_begins_when_everything_is_compiled(monkeypatch):
@@ -111,3 +84,24 @@ def test_a_time_limit_begins_when_everything_is_compiled(monkeypatch):
         ready.clear()
         NeuroShard().solve(random_task(1, 4, 2), cost, time_limit_s=10)
         assert (10, {"add_all", "fill", "advance"}) in ready
+
+
+@pytest.mark.parametrize("model", ["simulator", "roofline", "whole plans"])
+def test_sets_cost_what_whole_plans_cost(simulator, model):
+    """On devices of their own and in a plan; in another order they are the same sets."""
+    cost = simulator if model == "simulator" else make_cost("roofline")
+    shards = ShardTable(random_task(7, 6, 2))
+    by_sums = model != "whole plans"
+    sets = AdditiveDeviceSets(shards, cost.additive()) if by_sums else EvaluatedDeviceSets(shards, cost)
+    devices = np.zeros(2, dtype=np.int64)
+    for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
+        devices = sets.add(devices, np.array([first, second]))
+    (whole,) = cost.evaluate(shards.task, [plan_of(shards, [sets.members(device) for device in devices])])
+    np.testing.assert_array_equal(sets.table.passes_ms[devices], quantized(whole.per_device[:, [1, 4]]))
+    np.testing.assert_array_equal(sets.table.compute_ms[devices], sets.table.passes_ms[devices].sum(axis=1))
+    assert sets.total_ms(devices[None]) == pytest.approx([whole.total_ms], rel=0, abs=2 * QUANTUM)
+    count, backwards = sets.count, np.zeros(1, dtype=np.int64)
+    for shard in shards.whole[2::-1]:
+        backwards = sets.add(backwards, np.array([shard]))
+    assert backwards[0] == devices[0]
+    assert sets.count == count + 2

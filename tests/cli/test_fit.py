@@ -24,7 +24,7 @@ class Simple:
         (folder / "count").write_text(str(self.count))
 
 
-def test_fitted_weights_solve(here, capsys):
+def test_fitted_weights_solve(here, capsys, output_of):
     assert main([*FIT, "--steps", "2", "--seed", "1"]) == 0
     folder = "weights/dreamshard/tiny-v1/seed-1"
     assert f"use them with --solver dreamshard,weights={folder}" in capsys.readouterr().out
@@ -33,8 +33,7 @@ def test_fitted_weights_solve(here, capsys):
     assert card["tasks"]["source"] == "train half of the pool of tiny-v1, drawn like its tasks with seed 1"
     solve = ["solve", "tiny-v1/0", "--solver", f"dreamshard,weights={folder}", "-o", "plan.json"]
     assert main(solve) == 0
-    assert main([*FIT, "--steps", "2", "--seed", "1"]) == 2
-    assert "checkpoint.pt exists: resume that training" in capsys.readouterr().err
+    assert "checkpoint.pt exists: resume that training" in output_of([*FIT, "--steps", "2", "--seed", "1"], 2).err
     assert main([*FIT, "--steps", "2", "--seed", "1", "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["card"]["weights_sha256"] == card["weights_sha256"]
 
@@ -53,8 +52,7 @@ def test_a_class_of_ones_own_needs_no_options(here):
         (["dreamshard,weights=here", "--suite", "tiny-v1"], "no weights in here: expected a folder with card.json"),
     ],
 )
-def test_bad_usage_is_one_line(arguments, message, capsys):
-    assert main(["fit", *arguments]) == 2
-    error = capsys.readouterr().err
+def test_bad_usage_is_one_line(arguments, message, output_of):
+    error = output_of(["fit", *arguments], 2).err
     assert message in error
     assert error.count("\n") == 1

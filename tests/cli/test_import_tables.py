@@ -29,10 +29,9 @@ def files(here):
     (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
 
 
-def test_ids_become_a_task(capsys):
+def test_ids_become_a_task(output_of):
     arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "4", "--dim", "user=32"]
-    assert main([*arguments, "-o", "task.json"]) == 0
-    said = capsys.readouterr()
+    said = output_of([*arguments, "-o", "task.json"])
     assert "task.json: 2 tables, " in said.out
     assert "of the ids of a batch" in said.out
     assert said.err == "left out: price (double), which is no column of ids\n"
@@ -43,21 +42,18 @@ def test_ids_become_a_task(capsys):
     assert [table.num_embeddings for table in task.tables] == [100, reached + 1]
     assert all(isinstance(table.ids, RecordedIds) for table in task.tables)
     assert main(["solve", "task.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
-    assert main([*arguments, "-o", "task.json"]) == 2
-    assert "task.json exists: give another name, or --force" in capsys.readouterr().err
-    assert main([*arguments[:-2], "--feature", "clicks", "-o", "task.json", "--force", "--json"]) == 0
-    page = json.loads(capsys.readouterr().out)
+    assert "task.json exists: give another name, or --force" in output_of([*arguments, "-o", "task.json"], 2).err
+    page = json.loads(output_of([*arguments[:-2], "--feature", "clicks", "-o", "task.json", "--force", "--json"]).out)
     assert (page["tables"], page["digest"]) == (1, ShardingTask.load("task.json").digest)
     assert page["features"]["clicks"]["pooling_factor"] == 2.0
     assert 0.5 < page["features"]["clicks"]["distinct_share"] <= 1
 
 
-def test_ids_far_apart_are_said_to_look_hashed(capsys):
+def test_ids_far_apart_are_said_to_look_hashed(capsys, output_of):
     columns = {"user": [5, 9, 7, 2], "clicked": [1, 2**39, 3, 3], "country": ["a", "b", "c", "d"]}
     parquet.write_table(pyarrow.table(columns), "far.parquet")
     arguments = ["import-tables", "far.parquet", "--batch-size", "2", "-o", "out.json"]
-    assert main(arguments) == 0
-    said = capsys.readouterr()
+    said = output_of(arguments)
     assert said.out.endswith("\nrows: largest id + 1, at least 100 (no --hash-size)\n")
     assert said.err == (
         "left out: country (string), which is no column of ids\n"
@@ -69,16 +65,14 @@ def test_ids_far_apart_are_said_to_look_hashed(capsys):
         "give --devices, --memory-gib or another --topology, or --hash-size clicked=ROWS if its ids are hashes"
         in capsys.readouterr().err
     )
-    assert main([*arguments, "--devices", "2", "--force", "--hash-size", "clicked=1000"]) == 0
-    said = capsys.readouterr()
+    said = output_of([*arguments, "--devices", "2", "--force", "--hash-size", "clicked=1000"])
     assert "warning" not in said.err
     assert said.out.endswith("\nrows of 1 feature: largest id + 1, at least 100 (no --hash-size)\n")
 
 
-def test_without_devices_a_pool_is_written(capsys):
+def test_without_devices_a_pool_is_written(output_of):
     arguments = ["import-tables", "clicks.tsv", "--batch-size", "10", "--hash-size", "1000", "--feature", "cat_3"]
-    assert main([*arguments, "-o", "pool.json"]) == 0
-    assert "pool.json: a pool of 1 table, batch size 10" in capsys.readouterr().out
+    assert "pool.json: a pool of 1 table, batch size 10" in output_of([*arguments, "-o", "pool.json"]).out
     pool = load_pool("pool.json")
     assert pool == TablePool.load("pool.json")
     assert pool[0].ids.hash_size == pool[0].num_embeddings == 1000
@@ -115,16 +109,14 @@ def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
         (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "divisible by 4, table 'user' has 6 columns"),
         (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "'--hash-size': '' is not a valid"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
-        (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
         (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, message, capsys, here):
-    assert main(["import-tables", *arguments, "-o", "out.json"]) == 2
-    error = capsys.readouterr().err
+def test_what_is_wrong_is_one_line(arguments, message, output_of, here):
+    error = output_of(["import-tables", *arguments, "-o", "out.json"], 2).err
     assert message in error
     assert error.count("\n") == 1 + error.count("left out: price")
     assert not (here / "out.json").exists()

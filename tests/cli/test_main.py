@@ -1,4 +1,4 @@
-"""The command itself: help, exit codes, close matches, what is imported, and readers that go away."""
+"""The command itself: help, exit codes, close matches, what is imported or missing, and readers that go away."""
 
 import json
 import os
@@ -15,13 +15,11 @@ from shardgym.cli import PLAN, ROOT, main
 COMMANDS = sorted({*ROOT.lazy} - {"plan"}) + [f"plan {name}" for name in PLAN.lazy]
 
 
-def test_help_lists_every_command(capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_lists_every_command(output_of):
+    text = output_of(["--help"]).out
     assert all(f"  {name} " in text for name in ROOT.lazy)
     assert "..." not in text.partition("Commands:")[2]
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"shardgym {shardgym.__version__}\n"
+    assert output_of(["--version"]).out == f"shardgym {shardgym.__version__}\n"
 
 
 @pytest.mark.parametrize("group", [ROOT, PLAN])
@@ -39,9 +37,8 @@ def test_help_imports_no_command():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_and_takes_json(name, capsys):
-    assert main([*name.split(), "--help"]) == 0
-    text = capsys.readouterr().out
+def test_every_command_explains_itself_and_takes_json(name, output_of):
+    text = output_of([*name.split(), "--help"]).out
     assert text.startswith(f"Usage: shardgym {name} [OPTIONS]")
     assert "--json" in text
     assert len(text) > 300
@@ -64,15 +61,13 @@ def test_every_command_explains_itself_and_takes_json(name, capsys):
         ),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_code_2(arguments, message, capsys):
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
+def test_bad_usage_is_one_line_and_exit_code_2(arguments, message, output_of):
+    captured = output_of(arguments, 2)
     assert (captured.out, captured.err) == ("", f"shardgym: error: {message}\n")
 
 
-def test_an_unknown_option_is_answered_with_the_closest(capsys):
-    assert main(["solve", "t", "--outptu", "x"]) == 2
-    error = capsys.readouterr().err
+def test_an_unknown_option_is_answered_with_the_closest(output_of):
+    error = output_of(["solve", "t", "--outptu", "x"], 2).err
     assert error.startswith("shardgym: error: No such option")
     assert "--output" in error
     assert error.count("\n") == 1
@@ -101,22 +96,19 @@ def test_closed_standard_streams_are_no_error(arguments, code, closed):
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_is_one_line(monkeypatch, capsys):
+def test_ctrl_c_is_one_line(monkeypatch, output_of):
     def press(arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "_invoke", press)
-    assert main(["list", "costs"]) == 130
-    assert capsys.readouterr().err == "shardgym: error: interrupted\n"
+    assert output_of(["list", "costs"], 130).err == "shardgym: error: interrupted\n"
 
 
 @pytest.mark.parametrize("kind", ["suites", "solvers", "costs", "envs", "pools", "topologies"])
-def test_lists_print_a_table_or_json(kind, capsys):
-    assert main(["list", kind, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_lists_print_a_table_or_json(kind, output_of):
+    rows = json.loads(output_of(["list", kind, "--json"]).out)
     assert rows
-    assert main(["list", kind]) == 0
-    text = capsys.readouterr().out
+    text = output_of(["list", kind]).out
     assert all(str(next(iter(row.values()))) in text for row in rows)
 
 
@@ -130,12 +122,36 @@ def test_solvers_are_listed_with_the_suites_that_weights_ship_for(capsys):
     assert weights["ppo_any"] == "dlrm4-gpu-v1+dlrm8-gpu-v1+nodes16-v1"
 
 
-def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, capsys):
+def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, output_of):
     """Unless the environment asks for its traceback."""
     monkeypatch.setattr("shardgym.cli._invoke", lambda arguments: {}["x"])
-    assert main(["list", "costs"]) == 1
-    told = capsys.readouterr().err
+    told = output_of(["list", "costs"], 1).err
     assert told == "shardgym: error: unexpected KeyError: 'x'; SHARDGYM_DEBUG=1 in the environment shows where\n"
     monkeypatch.setenv("SHARDGYM_DEBUG", "1")
     with pytest.raises(KeyError):
         main(["list", "costs"])
+
+
+@pytest.fixture
+def without_torchrec(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("shardgym.torchrec")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("torchrec", *(name for name in sys.modules if name.startswith("torchrec."))):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_torchrec")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["import-torchrec", "m:f", "--devices", "2", "--batch-size", "8"],
+        ["compare", "m:f", "--plan", "torchrec", "--plan", "shardgym", "--batch-size", "8"],
+        ["plan", "export", "tiny-v1/0", "p.json"],
+        ["plan", "import", "tiny-v1/0", "p.json"],
+    ],
+)
+def test_without_torchrec_commands_say_what_to_install_and_others_work(command, output_of):
+    said = output_of([*command, "-o", "out.json"], 2).err
+    assert "needs 'torchrec', which is not installed: pip install" in said
+    assert "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0" in said
+    assert main(["list", "solvers"]) == 0

@@ -51,18 +51,16 @@ SOLVE = ["solve", "task.json", "--solver", "evaluation_toys:Lopsided", "-o", "pl
         (["plan", "show", "task.json", "even.json", *COST, "--json"], []),
     ],
 )
-def test_notes_of_a_cost_are_printed_once_and_say_which_plans_they_are_for(capsys, command, notes):
-    assert main(command) == 0
-    captured = capsys.readouterr()
+def test_notes_of_a_cost_are_printed_once_and_say_which_plans_they_are_for(output_of, command, notes):
+    captured = output_of(command)
     assert [line for line in captured.out.splitlines() if line.startswith("note: ")] == notes
     assert captured.err == ""
     if "--json" in command:
         assert json.loads(captured.out)["cost"]["notes"] == ["devices shared cores"]
 
 
-def test_measure_heads_every_page_by_its_file_and_ends_with_a_table(capsys):
-    assert main(["measure", "task.json", "even.json", "uneven.json", "full.json", *COST]) == 1
-    lines = capsys.readouterr().out.splitlines()
+def test_measure_heads_every_page_by_its_file_and_ends_with_a_table(output_of):
+    lines = output_of(["measure", "task.json", "even.json", "uneven.json", "full.json", *COST], 1).out.splitlines()
     for name in ("even.json", "uneven.json", "full.json"):
         assert lines[lines.index(f"{name}:") + 1].startswith("plan ")
     start = next(i for i, line in enumerate(lines) if line.startswith("file "))

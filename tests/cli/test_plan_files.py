@@ -6,7 +6,6 @@ import pytest
 from evaluation_toys import toy_tasks
 
 from shardgym import InputError, Shard, ShardingPlan
-from shardgym.cli import main
 from shardgym.cli.common import plan_to_csv, read_plan
 
 TASK = toy_tasks(1)[0]
@@ -62,9 +61,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD)
-def test_a_file_that_is_no_plan_for_the_task_is_refused(here, capsys, name, text, message):
+def test_a_file_that_is_no_plan_for_the_task_is_refused(here, output_of, name, text, message):
     (here / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_plan(name, TASK)
-    assert main(["plan", "show", "task.json", name]) == 2
-    assert capsys.readouterr().err.startswith(f"shardgym: error: {name}")
+    assert output_of(["plan", "show", "task.json", name], 2).err.startswith(f"shardgym: error: {name}")

@@ -13,15 +13,13 @@ ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 
 @pytest.fixture
 def toys(here):
-    """A suite file of three toy tasks."""
     (here / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks()]))
     return "toys.json"
 
 
-def test_run_prints_the_table_and_where_the_results_are(toys, tmp_path, capsys):
+def test_run_prints_the_table_and_where_the_results_are(toys, tmp_path, capsys, output_of):
     solvers = ["--solver", "random", "--solver", "dim_greedy"]
-    assert main(["run", "--suite", toys, *ROOFLINE, *solvers, "--limit", "2", "--seed", "3"]) == 0
-    out = capsys.readouterr().out
+    out = output_of(["run", "--suite", toys, *ROOFLINE, *solvers, "--limit", "2", "--seed", "3"]).out
     assert "toys: 2 tasks, judged by roofline" in out
     records = (tmp_path / "results/toys-roofline/records.jsonl").read_text().replace(" ", "").splitlines()
     assert all('"seed":3' in record for record in records)
@@ -47,18 +45,16 @@ def test_a_solver_of_ones_own_is_found_from_the_current_folder(toys, tmp_path, c
     assert "not part of the result" in captured.err
 
 
-def test_a_solver_that_raises_makes_exit_code_1_and_says_why(toys, capsys):
+def test_a_solver_that_raises_makes_exit_code_1_and_says_why(toys, output_of):
     solvers = ["--solver", "evaluation_toys:Crashes", "--solver", "dim_greedy"]
-    assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 1
-    captured = capsys.readouterr()
+    captured = output_of(["run", "--suite", toys, *ROOFLINE, *solvers], 1)
     assert "evaluation_toys:Crashes on task 0, error: KeyError: 'missing\\nthing'" in captured.err
     assert "tracebacks: results/toys-roofline/errors.log" in captured.out
 
 
-def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
+def test_a_task_without_a_feasible_plan_is_an_outcome(toys, output_of):
     solvers = ["--solver", "evaluation_toys:GivesUp", "--solver", "dim_greedy"]
-    assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 0
-    captured = capsys.readouterr()
+    captured = output_of(["run", "--suite", toys, *ROOFLINE, *solvers])
     assert "Failed: 3 of 9 records, counted as the plan of lpt." in captured.out
     told = [line for line in captured.err.splitlines() if line.startswith("shardgym: evaluation_toys:GivesUp")]
     assert len(told) == 1
@@ -68,30 +64,26 @@ def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
     assert main(["run", "--suite", toys, *ROOFLINE, *solvers[:2]]) == 1
 
 
-def test_a_suite_names_the_solvers_that_run_by_default(toys, tmp_path, monkeypatch, capsys):
+def test_a_suite_names_the_solvers_that_run_by_default(toys, tmp_path, monkeypatch, output_of):
     command = ["run", "--suite", toys, *ROOFLINE, "--json"]
     tasks = [task.to_dict() for task in toy_tasks(1)]
     suite = {"description": "", "judge": "roofline", "oracle": "roofline", "tasks": {"kind": "listed", "tasks": tasks}}
     named = suite | {"solvers": ["random", "mine=evaluation_toys:Tuned,k=2"]}
     (tmp_path / "toys.json").write_text(json.dumps(named))
-    assert main([*command, "--out", "named"]) == 0
-    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    (ranking,) = json.loads(output_of([*command, "--out", "named"]).out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"random", "mine", BASE}
     assert "mine is evaluation_toys:Tuned with k=2." in ranking["footer"][2]
-    assert main([*command, "--solver", "dim_greedy", "--out", "chosen"]) == 0
-    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    (ranking,) = json.loads(output_of([*command, "--solver", "dim_greedy", "--out", "chosen"]).out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"dim_greedy", BASE}
     (tmp_path / "toys.json").write_text(json.dumps(suite))
     monkeypatch.setattr("shardgym.cli.run.DEFAULT_SOLVERS", ("random", "size_greedy"))
-    assert main([*command, "--out", "unnamed"]) == 0
-    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    (ranking,) = json.loads(output_of([*command, "--out", "unnamed"]).out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"random", "size_greedy", BASE}
 
 
-def test_the_base_of_tables_runs_with_any_solvers_and_once(toys, capsys):
+def test_the_base_of_tables_runs_with_any_solvers_and_once(toys, output_of):
     judged = ["run", "--suite", toys, *ROOFLINE, "--json", "--solver", "random"]
     for out, solvers in (("added", []), ("named", ["--solver", BASE])):
-        assert main([*judged, *solvers, "--out", out]) == 0
-        (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+        (ranking,) = json.loads(output_of([*judged, *solvers, "--out", out]).out)["rankings"]
         assert sorted(row["solver"] for row in ranking["rows"]) == sorted(["random", BASE])
         assert ranking["base"] == BASE

@@ -1,41 +1,37 @@
-"""solve --initial-plan, and what Ctrl-C leaves."""
+"""solve --initial-plan, what Ctrl-C leaves, and what solvers log and tell of while people wait."""
 
 import json
+import logging
 
 import pytest
 from evaluation_toys import Halves, toy_tasks
 
 from shardgym import Shard, ShardingPlan
 from shardgym.cli import main
+from shardgym.cli import solve as solve_module
 
 TASK = toy_tasks(1)[0]
 SOLVE = ["solve", "task.json", "-o", "plan.json", "--solver"]
 
 
 class Keeps:
-    """Returns what it starts from."""
-
     def solve(self, task, cost, seed=0, *, initial_plan=None):
         return initial_plan
 
 
 class TakesAnything(Halves):
-    """Takes options by any name."""
-
     def solve(self, task, cost, seed=0, **options):
         assert set(options) == {"initial_plan", "observer"}
         return options["initial_plan"]
 
 
 @pytest.mark.parametrize("solver", ["Keeps", "TakesAnything"])
-def test_the_solver_gets_the_plan_and_what_moves_is_said(here, capsys, solver):
+def test_the_solver_gets_the_plan_and_what_moves_is_said(here, output_of, solver):
     (here / "now.csv").write_text("table,devices\nt0,1\nt1,0\nt2,1\nt3,0\n")
     command = [*SOLVE, f"test_solve:{solver}", "--initial-plan", "now.csv"]
-    assert main(command) == 0
-    assert "nothing moves" in capsys.readouterr().out
+    assert "nothing moves" in output_of(command).out
     assert ShardingPlan.load("plan.json") == ShardingPlan.table_wise(TASK, [1, 0, 1, 0])
-    assert main([*command, "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["moved"] == {"intra": 0, "inter": 0, "host": 0}
+    assert json.loads(output_of([*command, "--force", "--json"]).out)["moved"] == {"intra": 0, "inter": 0, "host": 0}
 
 
 @pytest.mark.parametrize(
@@ -63,8 +59,6 @@ class Improves:
 
 
 class TellsNothing:
-    """Is interrupted before it has a plan."""
-
     def solve(self, task, cost, seed=0):
         raise KeyboardInterrupt
 
@@ -125,3 +119,52 @@ def test_a_plan_that_the_oracle_does_not_price_is_written_and_the_reason_told(ca
     printed = capsys.readouterr()
     assert "ms per step by replay" in printed.out
     assert "price" not in printed.err
+
+
+class Slow(Halves):
+    """Logs that something takes long, and something for its author."""
+
+    def solve(self, task, cost, seed=0):
+        logger = logging.getLogger("shardgym.solvers.slow")
+        logger.info("training first")
+        logger.debug("a figure for the author")
+        return super().solve(task, cost, seed)
+
+
+class Tells(Halves):
+    def solve(self, task, cost, seed=0, *, observer=None):
+        plan = super().solve(task, cost, seed)
+        for cost_ms in (3.0, 2.0):
+            observer(plan, cost_ms)
+        return plan
+
+
+COMMANDS = {
+    "solve": [*SOLVE, "test_solve:Slow"],
+    "run": ["run", "--suite", "task.json", "--cost", "roofline", "--oracle", "roofline", "--solver", "test_solve:Slow"],
+    "check-solver": ["check-solver", "test_solve:Slow"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_takes_long_is_said_on_standard_error_and_not_with_json(capsys, command):
+    logger = logging.getLogger("shardgym")
+    before = logger.level, list(logger.handlers)
+    main(COMMANDS[command])
+    captured = capsys.readouterr()
+    assert "shardgym: training first\n" in captured.err
+    assert "training first" not in captured.out
+    assert "for the author" not in captured.err
+    main([*COMMANDS[command], *(["--force"] if command == "solve" else []), "--json"])
+    captured = capsys.readouterr()
+    assert "training first" not in captured.err
+    json.loads(captured.out)
+    assert (logger.level, logger.handlers) == before
+
+
+@pytest.mark.parametrize(("pause_s", "more", "logged"), [(0.0, [], [3.0, 2.0]), (60.0, [], []), (0.0, ["--json"], [])])
+def test_better_plans_are_logged_now_and_then_and_not_with_json(monkeypatch, capsys, pause_s, more, logged):
+    monkeypatch.setattr(solve_module, "PAUSE_S", pause_s)
+    assert main([*SOLVE, "test_solve:Tells", *more]) == 0
+    lines = [f"shardgym: solving for 0 s, best so far {ms:.3f} ms per step" for ms in logged]
+    assert capsys.readouterr().err.splitlines() == lines

@@ -1,37 +1,23 @@
-"""sweep: machines on the command line, what is written and printed, and what happens after a break."""
+"""sweep: machines on the command line, and what is written and printed."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from shardgym import make_solver
 from shardgym.cli import main
 from shardgym.evaluation import read_records
 
-COUNT = Path("solved.txt")
 SWEEP = ["sweep", "tables.csv", "--batch-size", "1024", "--out", "out", "--solver"]
 SMALL = [*SWEEP, "lpt", "--gpus", "h100,b200", "--devices", "2"]
 
 
-class Counting:
-    """LPT, which notes in a file how often it is asked."""
-
-    def solve(self, task, cost, seed=0):
-        with COUNT.open("a") as file:
-            file.write(f"{task.name}\n")
-        return make_solver("lpt").solve(task, cost, seed)
-
-
 @pytest.fixture(autouse=True)
 def tables(here):
-    """A file of tables."""
     (here / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,1000,64,2\nb,500,32,9\n")
 
 
-def test_every_machine_has_a_record_and_is_described(here, capsys):
-    assert main([*SMALL, "--dense-ms", "h100=2/512", "--dense-ms", "b200=1/512", "--price", "3", "--json"]) == 0
-    said = capsys.readouterr()
+def test_every_machine_has_a_record_and_is_described(here, output_of):
+    said = output_of([*SMALL, "--dense-ms", "h100=2/512", "--dense-ms", "b200=1/512", "--price", "3", "--json"])
     machines = json.loads(said.out)["machines"]
     assert [(one["gpu"], one["devices"], one["status"]) for one in machines] == [("h100", 2, "ok"), ("b200", 2, "ok")]
     results = read_records(here / "out" / "records.jsonl")
@@ -43,20 +29,9 @@ def test_every_machine_has_a_record_and_is_described(here, capsys):
         assert one["price_per_billion_samples"] == pytest.approx(2 * 3 / 3600 * 1e9 / one["samples_per_s"])
 
 
-def test_a_broken_off_sweep_goes_on_where_it_was(here):
-    arguments = [*SWEEP, "test_sweep:Counting", "--gpus", "h100", "--devices", "1:4"]
-    assert main(arguments) == 0
-    file = here / "out" / "records.jsonl"
-    first, second, third = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(first + second + third[:50])  # a line that was cut off by a kill
-    assert main(arguments) == 0
-    assert COUNT.read_text().split() == ["h100-1", "h100-2", "h100-4", "h100-4"]
-
-
-def test_a_machine_that_is_too_small_is_an_outcome(capsys):
+def test_a_machine_that_is_too_small_is_an_outcome(output_of):
     memory = ["--memory-gib", "h100=0.0001"]
-    assert main([*SMALL, *memory]) == 0
-    out = capsys.readouterr().out
+    out = output_of([*SMALL, *memory]).out
     assert out.startswith("GPU      devices    batch    embeddings    left on the fullest  bound by")
     assert "2 x h100: the tables take 320000 bytes" in out
     assert "note: gpu was held against published kernels of v100, a100, h100: of b200 there were none" in out
@@ -64,7 +39,7 @@ def test_a_machine_that_is_too_small_is_an_outcome(capsys):
     assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *memory, "--out", "other"]) == 1
 
 
-def test_tasks_are_swept(capsys):
+def test_tasks_are_swept(capsys, output_of):
     assert main(["sweep", "task.json", "--gpus", "a100", "--devices", "2", "--solver", "lpt", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["machines"][0]["batch_size"] == 64
@@ -76,15 +51,13 @@ def test_tasks_are_swept(capsys):
         ("nothing", "unknown pool 'nothing'"),
         ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),
     ):
-        assert main(["sweep", name, "--gpus", "h100", "--devices", "2"]) == 2
-        assert message in capsys.readouterr().err
+        assert message in output_of(["sweep", name, "--gpus", "h100", "--devices", "2"], 2).err
 
 
 @pytest.mark.torchrec
-def test_a_torchrec_model_is_swept(capsys):
+def test_a_torchrec_model_is_swept(output_of):
     arguments = ["sweep", "test_sweep:model", "--gpus", "h100", "--devices", "2", "--solver", "lpt", "--out", "out"]
-    assert main([*arguments, "--batch-size", "64"]) == 0
-    said = capsys.readouterr()
+    said = output_of([*arguments, "--batch-size", "64"])
     assert "assumed: ids spread evenly over rows" in said.err
     assert "h100" in said.out
 
@@ -108,9 +81,8 @@ def model():
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, arguments, message):
-    assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *arguments]) == 2
-    said = capsys.readouterr().err
+def test_bad_input_is_one_line_and_nothing_is_written(here, output_of, arguments, message):
+    said = output_of([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *arguments], 2).err
     assert message in said
     assert said.count("\n") == 1
     assert not list(here.glob("out/*.json*"))

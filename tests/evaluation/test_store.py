@@ -1,4 +1,4 @@
-"""What records hold, packed folders, and solvers and tracks given as objects."""
+"""What records hold, packed folders, solvers and tracks given as objects, and solvers under labels."""
 
 import hashlib
 import lzma
@@ -11,7 +11,10 @@ from evaluation_toys import TOY, CountCost, Halves, Lopsided, ToySuite, Tuned, p
 
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate
+from shardgym.evaluation.result import RunInfo
 from shardgym.files import append_flushed
+from shardgym.leaderboard import load_boards, rank
+from shardgym.leaderboard.tables import cautions
 from shardgym.tasks.suites.spec import CostChoice, Track
 
 
@@ -96,3 +99,55 @@ def test_what_a_full_disk_takes_of_a_record_is_removed_again(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
+
+
+ONE, TWO = SolverSpec(TOY + "Tuned", {"k": 1}, "one"), SolverSpec(TOY + "Tuned", {"k": 2}, "two")
+
+
+def test_a_solver_takes_part_under_several_labels(tmp_path):
+    results = run(tmp_path, ONE, TWO)
+    assert {(r.solver, r.made_from, r.solver_settings["k"]) for r in results} == {
+        ("one", TOY + "Tuned", 1), ("two", TOY + "Tuned", 2),
+    }  # fmt: skip
+    assert RunInfo.beside(tmp_path).solvers == ("one", "two")
+    notes = cautions(load_boards([tmp_path])[0])
+    assert f"one is {TOY}Tuned with k=1." in notes
+    assert f"two is {TOY}Tuned with k=2." in notes
+
+
+def test_a_label_alone_renames(tmp_path):
+    run(tmp_path, SolverSpec("random", label="dice"), SolverSpec("random"), SolverSpec("random", label="random"))
+    ranking = rank(load_boards([tmp_path])[0])
+    assert {row.solver for row in ranking.rows} == {"dice", "random"}
+    assert "dice is random." in cautions(ranking.board)
+
+
+def test_resume_knows_labels(tmp_path):
+    first = run(tmp_path, ONE)
+    both = run(tmp_path, TWO, ONE)
+    assert [r.solver for r in both] == ["two", "one"] * (len(both) // 2)
+    assert [r.started for r in both[1::2]] == [r.started for r in first]
+
+
+@pytest.mark.parametrize("other", [SolverSpec(TOY + "Tuned", {"k": 2}, "one"), SolverSpec("random", {}, "one")])
+def test_a_label_means_one_thing_in_a_folder(tmp_path, other):
+    run(tmp_path, ONE)
+    with pytest.raises(InputError, match=f"'one' with settings {TOY}Tuned .*give this one a label of its own, give a"):
+        run(tmp_path, other)
+    with pytest.raises(InputError, match="'one' is given twice with different settings: label one"):
+        run(tmp_path / "new", ONE, other)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("two words", "label 'two words': expected at most 60 letters"),
+        ("a|b", "expected at most 60 letters"),
+        ("x" * 61, "expected at most 60 letters"),
+        ("dim_greedy", "label 'dim_greedy' is the name of another solver than 'random'"),
+    ],
+)
+def test_labels_that_mislead_are_refused(tmp_path, label, message):
+    with pytest.raises(InputError, match=message.replace("|", r"\|")):
+        run(tmp_path / "x", SolverSpec("random", label=label))
+    assert not (tmp_path / "x").exists()

@@ -42,8 +42,6 @@ class Warms(Halves):
 
 
 class Fails(Halves):
-    """Cannot load what it needs."""
-
     def warm_up(self, task, cost):
         raise OSError("no such weights")
 

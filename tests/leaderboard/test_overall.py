@@ -24,7 +24,6 @@ OUTCOMES = {
 
 
 def boards_of(folder, outcomes, judge="fbgemm", hardware="lab", **fields):
-    """Write a board per suite."""
     for suite, table in outcomes.items():
         board_of(folder / f"{suite}-{judge}", table, suite=suite, judge=judge, hardware=hardware, **fields)
 

@@ -93,7 +93,6 @@ def test_without_plotly_the_error_names_the_extra(rankings, monkeypatch):
 
 @pytest.fixture
 def browser():
-    """Headless Chromium."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if driver is None or chromium is None:

@@ -1,4 +1,4 @@
-"""Ratios, ranks, ties and what failures count, on tables that can be checked by hand."""
+"""Boards, and their ratios, ranks, ties and what failures count, on tables that can be checked by hand."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from board_toys import board_of, record, rows_of, write
 
+from shardgym.errors import InputError
 from shardgym.leaderboard import BASE, load_boards, rank, render
 from shardgym.leaderboard.boards import SolverResults
 from shardgym.leaderboard.ranking import counted_costs
@@ -195,3 +196,47 @@ def test_markdown_and_json_carry_the_same_figures(tmp_path):
     assert [row["relative"] for row in data["rows"]] == pytest.approx([0.5, 1.0])
     assert data["rows"][0]["relative_interval"] is None
     assert data["base"] == BASE
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_folder_has_a_table_which_names_it_where_another_is_of_its_kind(here):
+    board_of(here / "a", {"one": [1.0], "two": [3.0]})
+    board_of(here / "b", {"one": [2.0]})
+    board_of(here / "c", {"one": [2.0]}, hardware="new")
+    board_of(here / "d", {"one": [2.0]}, suite="other")
+    boards = load_boards(["."])
+    assert [[(row.solver, round(row.mean_ms, 9)) for row in rank(board).rows] for board in boards] == [
+        [("one", 1.0), ("two", 3.0)], [("one", 2.0)], [("one", 2.0)], [("one", 2.0)],
+    ]  # fmt: skip
+    titles = [line for line in render(list(map(rank, boards)), "md").splitlines() if line.startswith("## ")]
+    assert titles == [
+        "## toys: 1 task, judged by lab-cost on lab, a",
+        "## toys: 1 task, judged by lab-cost on lab, b",
+        "## toys: 1 task, judged by lab-cost on new",
+        "## other: 1 task, judged by lab-cost on lab",
+    ]
+
+
+def test_a_file_that_is_named_twice_is_one_board(here):
+    board_of(here / "a", {"one": [1.0]})
+    assert [len(board.results) for board in load_boards(["a", "a/records.jsonl", "."])] == [1]
+
+
+def test_records_that_are_not_of_the_run_are_refused(here):
+    write(here / "a", [record("one", 0, 1.0)], judge_version="2")
+    with pytest.raises(InputError, match="holds a record of judge_version '1', this run has '2'"):
+        load_boards(["a"])
+    other = json.loads(record("two", 1, 2.0).to_json()) | {"task_index": 0}
+    board_of(here / "b", {"one": [1.0]})
+    with (here / "b" / "records.jsonl").open("a") as file:
+        file.write(json.dumps(other) + "\n")
+    with pytest.raises(InputError, match="task 0 of 'toys' differs from that of other records"):
+        load_boards(["b"])
+    (here / "b" / "run.json").unlink()
+    with pytest.raises(InputError, match=r"has no run\.json beside it"):
+        load_boards(["b"])

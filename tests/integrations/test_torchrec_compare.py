@@ -23,11 +23,7 @@ from shardgym.cli import main
 from shardgym.torchrec import save, task_from_model, to_torchrec
 from shardgym.torchrec.comparing import MIN_ROUNDS, Comparison
 
-pytestmark = [
-    *MARKS,
-    # The dense kernel, on CPUs.
-    pytest.mark.filterwarnings("ignore:fbgemm..dense_embedding_codegen_lookup_function:UserWarning"),
-]
+pytestmark = MARKS
 
 #: Until all ranks are through.
 TIMEOUT_S = 240
@@ -220,11 +216,8 @@ def test_plans_of_both_planners_and_of_a_file_are_compared(here, ran):
     assert (result.ended, result.backend, result.trained, result.cost) == ("within", "gloo", "collections", "roofline")
     assert result.task.batch_size == 16
     # The file is for GPUs.
-    modules = result.plans[2].plan.modules.values()
-    assert {s.placement for module in modules for t in module.values() for s in t.shards} == {
-        "rank:0/cpu",
-        "rank:1/cpu",
-    }
+    placements = {s.placement for of in result.plans[2].plan.modules.values() for t in of.values() for s in t.shards}
+    assert placements == {"rank:0/cpu", "rank:1/cpu"}
     head, _, titles, _, *rows = first.out.splitlines()
     assert head.startswith(f"planners.result: 2 ranks on {result.hardware} with gloo, 4 rounds; half-width ")
     assert titles.split("  ")[0] == "plan"

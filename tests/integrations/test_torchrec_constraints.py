@@ -15,7 +15,7 @@ from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, top
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.torchrec import PlannerSettings, ShardGymPlanner
-from shardgym.torchrec.following import RUN_BY_TORCHREC, Rule, follow
+from shardgym.torchrec.following import Rule, follow
 
 pytestmark = MARKS
 
@@ -32,6 +32,10 @@ class Halves:
         return ShardingPlan.of(task, [*halves, *(Shard.whole(table, 0) for table in others)])
 
 
+KERNEL = "the plan has kernel fused, which keeps rows in the memory of the device"
+PRECISION = "a task communicates all tables in one precision, FP32, or two bytes where all tables ask for FP16 or BF16"
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -39,21 +43,8 @@ class Halves:
         ("sharding_types", ["table_wise"], ""),
         ("sharding_types", ["row_wise", "column_wise"], ""),
         ("compute_kernels", ["fused", "dense"], ""),
-        (
-            "compute_kernels",
-            ["fused_uvm"],
-            "the topology's hosts have no memory; give host_memory_bytes of a shardgym.Topology",
-        ),
-        (
-            "compute_kernels",
-            ["key_value"],
-            "the plan has kernel fused, which keeps rows in the memory of the device",
-        ),
-        (
-            "compute_kernels",
-            ["fused_uvm", "dense"],
-            "the plan has kernel fused, which keeps rows in the memory of the device",
-        ),
+        ("compute_kernels", ["key_value"], KERNEL),
+        ("compute_kernels", ["fused_uvm", "dense"], KERNEL),
         ("min_partition", 8, ""),
         ("min_partition", 12, ""),
         ("pooling_factors", [3.0], ""),
@@ -69,11 +60,7 @@ class Halves:
         ("feature_names", ["id_ids"], ""),
         ("feature_names", ["ids"], "the model's table has features id_ids"),
         ("output_dtype", DataType.FP32, ""),
-        (
-            "output_dtype",
-            DataType.FP16,
-            "a task communicates all tables in one precision, FP32, or two bytes where all tables ask for FP16 or BF16",
-        ),
+        ("output_dtype", DataType.FP16, PRECISION),
         ("device_group", "cpu", ""),
         ("device_group", "cuda", "the topology's devices are of type cpu"),
         ("key_value_params", KeyValueParams(), "tables are kept in the memory of devices and hosts"),
@@ -274,21 +261,6 @@ def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(capl
     )
 
 
-@pytest.mark.parametrize("kind", sorted(RUN_BY_TORCHREC))
-def test_all_kinds_can_be_asked_for(kind):
-    """Of a table that a solver placed whole, or cut in another way."""
-    tables = (EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 1000, 16, 5.0))
-    task = ShardingTask(tables, HOSTS, 64)
-    cost = make_cost("roofline")
-    start = ShardingPlan.table_wise(task, [0, 1])
-    other = {"table_wise": "row_wise"}.get(kind, "table_wise")
-    for before in (start, follow(start, task, cost, {"a": Rule(frozenset([other]))})):
-        plan = follow(before, task, cost, {"a": Rule(frozenset([kind]))})
-        assert plan.kind_of("a", task) == kind or (kind == "column_wise" and plan == before)
-        plan.validate(task)
-        assert plan.kind_of("b", task) in ("table_wise", "column_wise", "table_column_wise")
-
-
 def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending():
     tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), 64, 2.0 + n) for n in range(10))
     task = ShardingTask(tables, Topology(4, memory_bytes=2**30), 4096)
@@ -341,8 +313,6 @@ def test_a_cost_without_the_memory_of_hosts_is_named(caplog):
 
 
 class Placed:
-    """Puts tables whole on given devices."""
-
     def __init__(self, *devices):
         self.devices = devices
 

@@ -75,7 +75,6 @@ def test_what_a_sharder_allows_is_a_constraint_of_its_tables(caplog):
 
 
 def codecs(forward, backward, *operations):
-    """What a sharder is given."""
     config = QCommsConfig(forward_precision=forward, backward_precision=backward)
     return {"qcomm_codecs_registry": get_qcomm_codecs_registry(config, list(operations) or None)}
 

@@ -10,29 +10,19 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
-import torch
 import torch.distributed as dist
-from ranks import run_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, remapped, topology
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, remapped, run_ranks, topology
 
 from shardgym import InputError, NoFeasiblePlanError, ShardGymError, make_solver
 from shardgym.costs.calibrated import Calibration
 from shardgym.tasks.topology import Topology
-from shardgym.torchrec import (
-    PlannerSettings,
-    Reserve,
-    ShardGymPlanner,
-    from_torchrec,
-    topology_from_torchrec,
-)
+from shardgym.torchrec import PlannerSettings, Reserve, ShardGymPlanner, from_torchrec, topology_from_torchrec
 
 pytestmark = MARKS
 
@@ -166,36 +156,6 @@ def test_wrong_arguments_are_refused_when_the_planner_is_made():
         ShardGymPlanner(topology(), 0)
     with pytest.raises(InputError, match=r"reserve and carried_bytes, .* take all 1048576 bytes of device 0"):
         ShardGymPlanner(topology(), 16, None, PlannerSettings("lpt", carried_bytes=2**20)).plan(Toy())
-
-
-def test_a_model_of_all_kinds_of_tables_trains_with_its_plan():
-    """FP16 and FP32, a table of two features, mean pooling and weights, in two collections."""
-    samples = 4
-
-    def widths(rank):
-        sharders = [EmbeddingBagCollectionSharder()]
-        model = nn.Module()
-        shared = config("user", 40, 16, "user", "friend", data_type=DataType.FP16)
-        model.bags = collection(shared, config("item", 50, 8, pooling=PoolingType.MEAN), config("shop", 30, 8))
-        clicks = config("clicks", 60, 16)
-        model.weighted = EmbeddingBagCollection(tables=[clicks], is_weighted=True, device=torch.device("meta"))
-        ours = ShardGymPlanner(topology(), samples, None, PlannerSettings("lpt", strict=True))
-        plan = ours.collective_plan(model, sharders)
-        trained = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders).module
-        found = {}
-        bags = ["user", "friend", "item_ids", "shop_ids"]
-        for part, features, weights in (
-            (trained.bags, bags, None), (trained.weighted, ["clicks_ids"], torch.ones(samples)),
-        ):  # fmt: skip
-            some = torch.zeros(samples * len(features), dtype=torch.int64)
-            outputs = part(KeyedJaggedTensor(features, some, weights, torch.ones_like(some))).to_dict()
-            torch.cat(list(outputs.values()), dim=1).sum().backward()
-            found |= {name: (*out.shape, out.element_size()) for name, out in outputs.items()}
-        return found
-
-    expected = {"user": 16, "friend": 16, "item_ids": 8, "shop_ids": 8, "clicks_ids": 16}
-    # FP32 comes out of FP16 tables, too.
-    assert run_ranks(2, widths) == [{name: (samples, width, 4) for name, width in expected.items()}] * 2
 
 
 def test_all_ranks_get_the_plan_of_the_first():

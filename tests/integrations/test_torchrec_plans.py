@@ -8,27 +8,14 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DMPCollection
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import CacheParams, EnumerableShardingSpec, ParameterSharding, ShardMetadata
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, Topology
-from shardgym.torchrec import (
-    export_plan,
-    from_torchrec,
-    import_plan,
-    load,
-    model_from_task,
-    save,
-    task_from_model,
-    to_torchrec,
-)
+from shardgym.torchrec import export_plan, from_torchrec, import_plan, load, save, task_from_model, to_torchrec
 from shardgym.torchrec.model_tables import join_name
 
 pytestmark = MARKS
@@ -280,27 +267,6 @@ def test_mean_pooled_tables_cut_by_rows_are_refused(task):
     own = dataclasses.replace(task, tables=tables)
     with pytest.raises(InputError, match=r"mean-pooled table 'users.country' of collection"):
         to_torchrec(mixed(own), own)
-
-
-def test_the_stock_planners_plans_can_be_read(task):
-    types = ["table_wise", "column_wise"]
-    asked = ParameterConstraints(sharding_types=types, compute_kernels=["fused"], min_partition=8)
-    planner = EmbeddingShardingPlanner(
-        topology=TorchRecTopology(4, "cuda"),
-        batch_size=16,
-        constraints={"id": asked, "country": asked},
-        storage_reservation=FixedPercentageStorageReservation(0.0),
-    )
-    stock = planner.plan(model_from_task(task), [EmbeddingBagCollectionSharder()])
-    plan = from_torchrec(stock, task)
-    plan.validate(task)
-    shards = {
-        (path, name): [(s.shard_offsets, s.shard_sizes, str(s.placement)) for s in sharding.sharding_spec.shards]
-        for path, module in stock.plan.items() for name, sharding in module.items()
-    }  # fmt: skip
-    for (path, name), expected in shards.items():
-        exported = to_torchrec(plan, task).plan[path][name].sharding_spec.shards
-        assert [(s.shard_offsets, s.shard_sizes, str(s.placement)) for s in exported] == expected
 
 
 def test_what_plans_cannot_say_is_refused(task):

@@ -28,10 +28,7 @@ from shardgym.torchrec import (
     to_torchrec,
 )
 
-pytestmark = [
-    *MARKS,
-    pytest.mark.filterwarnings("ignore:fbgemm..dense_embedding_codegen_lookup_function:UserWarning"),
-]
+pytestmark = MARKS
 
 SAMPLES = 6
 WIDTH = 16
@@ -40,19 +37,15 @@ TABLES = {"a": (40, 2), "b": (30, 1), "c": (21, 1), "d": (10, 1)}
 FEATURES = {f"{name}{n}": rows for name, (rows, count) in TABLES.items() for n in range(count)}
 
 
-def sequences(device):
+def make_model(device):
     configs = [
         EmbeddingConfig(
             num_embeddings=rows, embedding_dim=WIDTH, name=name, feature_names=[f"{name}{n}" for n in range(count)]
         )
         for name, (rows, count) in TABLES.items()
     ]
-    return EmbeddingCollection(tables=configs, device=torch.device(device))
-
-
-def make_model(device):
     model = nn.Module()
-    model.words = sequences(device)
+    model.words = EmbeddingCollection(tables=configs, device=torch.device(device))
     return model
 
 
@@ -83,7 +76,6 @@ PLANS = {
 
 
 def rows_of(collection, ids):
-    """Return the rows of all ids, feature after feature."""
     found = collection(ids)
     return torch.cat([found[feature].values() for feature in FEATURES])
 

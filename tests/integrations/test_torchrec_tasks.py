@@ -19,23 +19,12 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, remapped, topology
 
-from shardgym import EmbeddingTable, InputError, RangeIds, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
+from shardgym import EmbeddingTable, InputError, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import access_share
 from shardgym.torchrec import Reserve, import_model, model_from_task, task_from_model
 
 pytestmark = MARKS
-
-
-def test_every_collection_becomes_tables_named_after_their_places():
-    task = task_from_model(Toy(), topology(), 64)
-    assert [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables] == [
-        ("users.id", 100, 16),
-        ("users.country", 20, 8),
-        ("towers.items.id", 50, 24),
-    ]
-    assert (task.batch_size, task.precision, task.optimizer) == (64, "fp32", "exact_sgd")
-    assert task.topology == topology()
 
 
 def test_what_is_assumed_is_said_in_the_name_of_the_task():
@@ -78,40 +67,31 @@ def _sample(task, features, samples):
     )
 
 
-def test_a_sample_gives_pooling_factor_skew_and_reuse():
+def test_a_sample_gives_pooling_factor_reuse_where_hot_rows_lie_and_how_long_users_stay():
     model = collection(config("even", 5000, 8), config("skewed", 5000, 8))
+    hot_rows_first = ZipfIds(1.1, row_order="by_frequency", lengths="poisson")
     truth = ShardingTask(
         tables=(
             EmbeddingTable("even", 5000, 8, 2.0),
-            EmbeddingTable("skewed", 5000, 8, 7.0, ids=ZipfIds(1.2, lengths="poisson")),
+            EmbeddingTable("skewed", 5000, 8, 7.0, ids=hot_rows_first, run_length=2),
         ),
         topology=topology(),
-        batch_size=512,
+        batch_size=4096,
     )
-    sample = _sample(truth, {"skewed_ids": "skewed", "even_ids": "even"}, 1024)
-    task = task_from_model(model, topology(), 512, sample=sample)
+    sample = _sample(truth, {"skewed_ids": "skewed", "even_ids": "even"}, 4096)
+    task = task_from_model(model, topology(), 4096, sample=sample)
     even, skewed = task.tables
     assert even.pooling_factor == 2.0
     assert skewed.pooling_factor == pytest.approx(7.0, rel=0.05)
-    assert isinstance(skewed.ids, RangeIds)
     assert skewed.ids.lengths == "poisson"
+    for start, stop in ((0, 1250), (1250, 2500), (2500, 5000)):
+        expected = access_share(truth.table("skewed"), start, stop)
+        assert access_share(skewed, start, stop) == pytest.approx(expected, abs=0.01)
+    assert skewed.run_length == pytest.approx(2, rel=0.1)
     assert isinstance(even.ids, UniformIds) or even.ids.s < 0.3
     assert even.ids.lengths == "fixed"
     assert sum(skewed.reuse_histogram or ()) == pytest.approx(1)
-    assert import_model(model, topology(), 512, sample=sample, optimizer="adam").assumed == ()
-
-
-def test_a_sample_says_where_the_hot_rows_lie_and_how_long_users_stay():
-    truth = EmbeddingTable(
-        "hot", 5000, 8, 7.0, ids=ZipfIds(1.1, row_order="by_frequency", lengths="poisson"), run_length=2
-    )
-    task = ShardingTask((truth,), topology(), 4096)
-    (found,) = task_from_model(
-        collection(config("hot", 5000, 8)), topology(), 4096, sample=_sample(task, {"hot_ids": "hot"}, 4096)
-    ).tables
-    for start, stop in ((0, 1250), (1250, 2500), (2500, 5000)):
-        assert access_share(found, start, stop) == pytest.approx(access_share(truth, start, stop), abs=0.01)
-    assert found.run_length == pytest.approx(2, rel=0.1)
+    assert import_model(model, topology(), 4096, sample=sample, optimizer="adam").assumed == ()
 
 
 def test_a_sample_smaller_than_the_batch_gives_no_reuse():

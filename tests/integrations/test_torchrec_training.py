@@ -18,26 +18,20 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from ranks import run_ranks
 from torch import nn
 from torch.distributed.remote_device import _remote_device
 from torch.distributed.tensor import DTensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed import comm
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec_toys import MARKS, Pieces, collection, config, sample, topology
+from torchrec_toys import MARKS, Pieces, collection, config, run_ranks, sample, topology
 
-from shardgym import InputError, ShardingPlan, make_cost, make_solver
-from shardgym.torchrec import from_torchrec, model_from_task, task_from_model, to_torchrec
+from shardgym import InputError, ShardingPlan
+from shardgym.torchrec import from_torchrec, task_from_model, to_torchrec
 
-pytestmark = [
-    *MARKS,
-    # The dense kernel, on CPUs; whether gradients are right is what the tests here find out.
-    pytest.mark.filterwarnings("ignore:fbgemm..dense_embedding_codegen_lookup_function:UserWarning"),
-]
+pytestmark = MARKS
 
 SAMPLES = 6
 STEPS = 2
@@ -356,28 +350,6 @@ def test_mean_pooled_tables_are_refused_where_torchrec_pools_them_wrongly():
             assert found[name, mean].loss > 1e-3
             with pytest.raises(InputError, match=f"mean-pooled table 'bags.{mean}' of collection 'bags' is "):
                 exported_for_cpus(task, plans[name], model)
-
-
-@pytest.mark.parametrize("rank", [0, 33, 63])
-def test_torchrec_builds_what_a_plan_for_64_ranks_says_without_processes(rank):
-    configs = [config(f"t{i}", 100 + i, 16 * (1 + i % 4)) for i in range(40)]
-    task = task_from_model(collection(*configs), topology(64), 64 * 64)
-    plan = make_solver("column_greedy").solve(task, make_cost("roofline"))
-    exported = exported_for_cpus(task, plan, collection(*configs))
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=64)
-    try:
-        sharded = DistributedModelParallel(
-            model_from_task(task), device=torch.device("cpu"), plan=exported,
-            sharders=[EmbeddingBagCollectionSharder()], init_data_parallel=False,
-        ).module  # fmt: skip
-    finally:
-        dist.destroy_process_group()
-    # With a fake group it has kernels for its shards, and no other state.
-    kernels = [kernel for lookup in sharded._lookups for kernel in lookup._emb_modules]
-    held = [table for kernel in kernels for table in kernel._config.embedding_tables]
-    assert sorted((t.name, t.local_metadata.shard_offsets, t.local_metadata.shard_sizes) for t in held) == [
-        (shard.table, [0, shard.columns[0]], [shard.num_rows, shard.num_columns]) for shard in plan.on(rank)
-    ]
 
 
 @pytest.mark.repository

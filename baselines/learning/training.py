@@ -178,6 +178,7 @@ class _Loop:
         learner.replay = state["replay"]
         learner.oracle.queries = state["queries"]
         self._log = TrainingLog(**state["log"])
+        _LOG.info("resuming at step %d of %d from %s", self._log.steps, self._steps, path)
 
     def _save(self) -> None:
         if self._path is None:

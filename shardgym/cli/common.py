@@ -221,6 +221,8 @@ def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> Sh
     if Path(path).suffix.lower() == ".csv":
         return _complete_plan(path, task, _shards_from_csv(path, text, task))
     data = parse_json(text, path)
+    if isinstance(data, dict) and str(data.get("schema")).startswith("shardgym.torchrec_plan/"):
+        raise InputError(f"{path}: expected a plan of ShardGym, got TorchRec's: read it with 'shardgym plan import'")
     # In an object of one device per table, a table may be called like a field of a plan.
     if isinstance(data, dict) and any(not isinstance(data[f], int) for f in _PLAN_FIELDS if f in data):
         plan = ShardingPlan.from_dict(data, path)

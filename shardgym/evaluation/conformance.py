@@ -108,9 +108,10 @@ class ConformanceReport:
         return {"solver": self.solver, "oracle": self.oracle, "ok": self.ok, "checks": checks}
 
     def table(self) -> str:
-        """Return the report as a plain-text table, one line per check."""
+        """Return the report as a plain-text table, one line per check, and the oracle."""
         rows = [(row.name, _RESULTS[row.ok], row.detail) for row in self.rows]
-        return tabulate(rows, headers=("check", "result", "detail"), disable_numparse=True)
+        table = tabulate(rows, headers=("check", "result", "detail"), disable_numparse=True)
+        return f"{table}\noracle, the cost that the solver could query: {self.oracle}"
 
 
 # --- rules: which calls each is judged by, and what is wrong with one; "" where nothing is ---

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
@@ -102,12 +103,13 @@ def verify(
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB, which no file of records has")
     rows: list[RecordCheck] = []
-    bar_of_files = progress_bar(shown=progress, total=len(files), unit="file", desc="verify")
-    with ExitStack() as stack, bar_of_files as bar:
+    total = sum(1 for file in files for _ in read_lines(file))
+    bar_of_records = progress_bar(shown=progress, total=total, unit="record", desc="verify")
+    with ExitStack() as stack, bar_of_records as bar:
         judges = _Judges(costs, stack)
         for file in files:
-            rows += _check_file(file, judges)
-            bar.update()
+            rows += _check_file(file, judges, bar)
+            bar.update(len(rows) - bar.n)  # those without a plan, too
     return VerifyReport(rows)
 
 
@@ -132,7 +134,7 @@ class _Judges:
         return self._made[key]
 
 
-def _check_file(file: Path, judges: _Judges) -> list[RecordCheck]:
+def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordCheck]:
     """Check the records of a file, in the order of its lines."""
     checks: dict[int, RecordCheck] = {}
     groups: dict[tuple[object, ...], dict[int, Result]] = defaultdict(dict)
@@ -155,6 +157,7 @@ def _check_file(file: Path, judges: _Judges) -> list[RecordCheck]:
     for group in groups.values():
         for number, (status, reason) in _check_task(file.parent, group, judges, measured):
             checks[number] = checks[number]._replace(status=status, reason=reason)
+        bar.update(len(group))
     median = statistics.median(measured.values()) if measured else 1.0
     for number, ratio in measured.items():
         if not 1 / (1 + SHARE) <= ratio / median <= 1 + SHARE:

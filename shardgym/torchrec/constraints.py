@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
@@ -47,6 +48,7 @@ _PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "cache_param
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 _OUTSIDE = ("key_value_params", "use_virtual_table")
 
+_KERNELS = frozenset(kernel.value for kernel in EmbeddingComputeKernel)
 #: Where kernels keep rows that do not keep them on the device.
 _WHERE = {"fused_uvm": "in the memory of the host", "fused_uvm_caching": "in the memory of the host"}
 #: Sharding types that cut columns.
@@ -183,6 +185,8 @@ def rules_of(
             if not kinds:
                 wishes.append(Wish("sharding_types", table.name, _why_none(table, types)))
                 kinds = possible[table.name]
+        if mistaken := sorted(set(constraint.compute_kernels or ()) - _KERNELS):
+            raise UnknownNameError(f"compute kernel of table '{table.name}'", mistaken[0], _KERNELS)
         kinds = _with_kernels(kinds, constraint.compute_kernels) or kinds
         devices = None
         if table.name in pins:

@@ -223,6 +223,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
                 remarks += _memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
+        if in_host := list(dict.fromkeys(shard.table for shard in plan.shards if shard.memory == "host")):
+            _logger.info("rows in the memory of hosts: %s", ", ".join(in_host))
         self.last = Planned(task, plan, cost.evaluate(task, [plan])[0])
         if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost, rules)):
             _logger.info(gain)

@@ -121,7 +121,7 @@ def test_same_seed_same_weights(toy_task):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch):
+def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch, caplog):
     if name == "ppo":
         pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     tasks = [task for task in training_tasks("tiny-v1", 10) if task.num_devices == 2][:4]
@@ -139,7 +139,9 @@ def test_every_learner_goes_on_where_it_was_killed(name, tmp_path, monkeypatch):
         solver.fit(tasks, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
     monkeypatch.undo()
     state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    caplog.set_level("INFO", "shardgym.solvers.fit")
     solver.fit(tasks, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
+    assert f"resuming at step 2 of 3 from {tmp_path / CHECKPOINT}" in caplog.messages
     assert solver.weights_digest == whole
     assert [entry["step"] for entry in solver.card.curve] == [0, 1, 2, 3]
     assert (np.random.get_state()[1] == state[0]).all()

@@ -45,6 +45,7 @@ BAD = [
     ("plan.json", '{"schema": 0}', "'schema' is no table of the task given"),
     ("plan.json", "[]", 'expected a plan, or {"TABLE": DEVICE, ...}, got'),
     ("plan.json", "{}", "expected a plan, or"),
+    ("plan.json", '{"modules": {}, "schema": "shardgym.torchrec_plan/1"}', "got TorchRec's: read it with 'shardgym"),
     ("plan.json", TASK.to_json(), "schema: Input should be 'shardgym.plan/2', got 'shardgym.task/1'"),
     ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is no table of the task given"),
     ("plan.json", '{"t0": 0, "t1": 0}', "table 't2' of the task has no device, 2 are missing"),

@@ -165,7 +165,9 @@ def test_a_sound_solver_passes_as_a_class_and_as_an_object(solver):
     assert report.ok, report.table()
     data = json.loads(json.dumps(report.to_dict()))
     assert (data["solver"].partition(":")[2], data["oracle"], data["ok"]) == ("Sound", "roofline", True)
-    assert [line.split()[1] for line in report.table().splitlines()[2:]] == ["ok"] * len(data["checks"])
+    *checks, oracle = report.table().splitlines()[2:]
+    assert [line.split()[1] for line in checks] == ["ok"] * len(data["checks"])
+    assert oracle == "oracle, the cost that the solver could query: roofline"
 
 
 def test_a_solver_that_overruns_its_limit_fails():

@@ -1,6 +1,8 @@
 """verify: every stored plan is scored again, and what disagrees is found."""
 
+import io
 import json
+import sys
 
 import pytest
 from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, edit, pack, toy_tasks
@@ -53,6 +55,15 @@ def test_untouched_records_are_verified_packed_or_not(toys):
         assert report.ok
         assert [(row.file, row.line, row.status) for row in report.rows] == [(file, n, "ok") for n in range(1, 7)]
         assert report.lines() == [f"{file}: 6 ok, 0 mismatch, 0 skipped, 0 failure", "verified: 6 of 6 records"]
+
+
+def test_progress_counts_records(toys, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    edit(toys, 2, lambda record: record.update(schema="shardgym.result/0"))
+    assert not verify(toys, costs=COSTS, progress=True).ok
+    assert "| 6/6 [" in terminal.getvalue()
 
 
 def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):

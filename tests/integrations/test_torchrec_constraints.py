@@ -278,10 +278,16 @@ def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than
     assert cost.evaluate(task, [plan])[0].total_ms <= expected
 
 
-def test_an_unknown_sharding_type_is_refused():
-    asked = {"users.id": ParameterConstraints(sharding_types=["rowwise"])}
-    with pytest.raises(InputError, match=r"sharding type of table 'users.id' 'rowwise': did you mean row_wise"):
-        planner(constraints=asked).plan(Toy())
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"sharding_types": ["rowwise"]}, "sharding type of table 'users.id' 'rowwise': did you mean row_wise"),
+        ({"compute_kernels": ["fused_uwm"]}, "compute kernel of table 'users.id' 'fused_uwm': did you mean fused_uvm"),
+    ],
+)
+def test_an_unknown_sharding_type_or_kernel_is_refused(asked, message):
+    with pytest.raises(InputError, match=message):
+        planner(constraints={"users.id": ParameterConstraints(**asked)}).plan(Toy())
 
 
 GPUS = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_memory_bytes=2**20)
@@ -336,7 +342,7 @@ def test_the_plan_of_lpt_in_the_log_is_under_the_same_constraints(solver, faster
     assert re.match(text, caplog.messages[-1]), caplog.messages
 
 
-def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for():
+def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for(caplog):
     small = dataclasses.replace(GPUS, memory_bytes=(1000,) * 4)
     names = "users.id", "users.country", "towers.items.id"
     with pytest.raises(NoFeasiblePlanError):
@@ -348,5 +354,7 @@ def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_f
     assert "fused_uvm" in {of.compute_kernel[:9] for module in found.values() for of in module.values()}
     asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))
     planner = ShardGymPlanner(small, 16, asked, PlannerSettings(strict=True))
+    caplog.set_level("INFO", "shardgym.torchrec")
     planner.plan(Toy())
+    assert f"rows in the memory of hosts: {', '.join(sorted(names))}" in caplog.messages
     assert {shard.compute_kernel for shard in planner.last.plan.shards} == {"fused_uvm"}

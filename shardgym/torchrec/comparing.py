@@ -1,8 +1,8 @@
-"""Plans measured against each other as real training steps, in turns, until it is known which is faster.
+"""Comparison of plans by real training steps, in turns, until the faster one is known.
 
-Every round runs each plan once, in random order, so that what else a machine does meets all of them alike. A turn makes
-the model anew and counts by the median of its steps, a step by its slowest rank. What is compared are the ratios of a
-round: to the first plan, as geometric means over rounds, with 95 % intervals of their logarithms (Student's t).
+Every round runs each plan once, in random order, so that other load on a machine affects all of them alike. A turn
+builds the model again; its time is the median of its steps, each as long as its slowest rank takes. The comparison uses
+ratios to the first plan within a round: geometric means over rounds, with 95 % intervals of logarithms (Student's t).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from shardgym.torchrec.real_steps import Job, TurnOfRank, run_turn
 
 #: Rounds before there are intervals.
 MIN_ROUNDS = 4
-#: That an interval misses what it is of.
+#: Probability that an interval misses its ratio.
 _LEVEL = 0.05
 
 #: Parts of messages by which libraries say that there is no memory, and that another rank is gone.
@@ -55,22 +55,23 @@ Phases = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], Field(min_length=
 
 @dataclass(frozen=True, config=CONFIG)
 class PlanResult(Record):
-    """What is known of a plan.
+    """Predictions and measurements of a plan.
 
     Attributes:
-        name: as it was asked for.
+        name: name of the plan, as given.
         plan: TorchRec's plan as it ran.
-        predicted_ms: of a step on each rank, phase by phase in the order of `PHASES`, by the cost that the comparison
-            names; empty where it has no answer.
-        predicted_bytes: of each rank, tables and what a step has in flight in its hottest batch, see `StepMemory`.
-        round_ms: of a step in each round, as long as its slowest rank takes; the median of the timed ones.
-        rank_ms: of a step on each rank, with what it waits for others; the median of all rounds.
-        phases_ms: what embedding collections take on each rank, phase by phase, see `phases_ms`; the median of rounds.
-        peak_bytes: of each rank, the most that a turn took: what torch allocated on a GPU, by how much the process grew
-            on a CPU.
-        ratio: of its steps to those of the first plan, the geometric mean over rounds; None before there are any.
-        low: lower end of the interval of the ratio; None before there are `MIN_ROUNDS` rounds, and of the first plan.
-        high: its upper end.
+        predicted_ms: times of a step on each rank by phase, in the order of `PHASES`, by the comparison's cost; empty
+            without a prediction.
+        predicted_bytes: bytes on each rank for tables and a step's data in flight in its hottest batch, see
+            `StepMemory`.
+        round_ms: time of a step in each round, that of its slowest rank; the median of the timed steps.
+        rank_ms: time of a step on each rank, including waits for others; the median over rounds.
+        phases_ms: times of embedding collections on each rank by phase, see `phases_ms`; the median over rounds.
+        peak_bytes: peak memory of a turn on each rank: torch's allocations on a GPU, the growth of the process on a
+            CPU.
+        ratio: time of its steps over those of the first plan, the geometric mean over rounds; None without rounds.
+        low: lower end of the ratio's interval; None for the first plan, and before `MIN_ROUNDS` rounds.
+        high: upper end of the ratio's interval.
     """
 
     name: Name
@@ -87,37 +88,38 @@ class PlanResult(Record):
 
     @property
     def predicted_rank_ms(self) -> list[float]:
-        """Of a step on each rank; empty where the cost has no answer."""
+        """Predicted time of a step on each rank; empty without a prediction."""
         return [sum(phases) for phases in self.predicted_ms]
 
     @property
     def half_width(self) -> float:
-        """Half of the interval of the ratio's logarithm; infinite while there is none."""
+        """Half-width of the interval of the ratio's logarithm; infinite without an interval."""
         return math.inf if self.low is None or self.high is None else math.log(self.high / self.low) / 2
 
 
 @dataclass(frozen=True, config=CONFIG)
 class Comparison(Record):
-    """Plans for a task, measured against each other.
+    """A comparison of plans for a task.
 
     Attributes:
-        task: whose tables were trained, with the rows that they had.
-        trained: somebody's model on their own batches, or the embedding collections alone on ids drawn from the task.
-        rows: share of the rows of tables that were kept.
-        backend: of collectives, "nccl" or "gloo".
+        task: task with the tables as trained.
+        trained: whether a user's model on their own batches was trained, or only the embedding collections on ids drawn
+            from the task.
+        rows: share of the tables' rows that were kept.
+        backend: backend of collectives, "nccl" or "gloo".
         hardware: tag of the first rank's device.
-        ranks_per_host: ranks of each machine.
-        cost: what predicted.
-        plans: at least two; ratios are to the first.
+        ranks_per_host: ranks per machine.
+        cost: cost model that predicted.
+        plans: at least two plans; ratios are to the first.
         notes: which planner found no plan, and which plan has no prediction.
         within: half-width of intervals that ends the run.
-        minutes: that end it, too.
-        ended: which of them did; None while it ran.
-        calibration: levels at which the cost takes what was measured; None where it has no answer.
-        ids_ms: of the fixed part of a step, the exchange of ids, which grows with the batch.
-        seed: of ids, gradients and the order of turns.
-        started: in UTC.
-        versions: of Python and of packages that matter.
+        minutes: time limit that ends the run.
+        ended: which of these two ended the run; None while it runs.
+        calibration: levels with which the cost equals the measurements; None without predictions.
+        ids_ms: time of the exchange of ids, the part of a step's fixed time that grows with the batch.
+        seed: seed of ids, gradients and the order of turns.
+        started: start of the run in UTC.
+        versions: versions of Python and of relevant packages.
     """
 
     task: ShardingTask
@@ -140,7 +142,7 @@ class Comparison(Record):
     schema: Literal["shardgym.comparison/1"] = "shardgym.comparison/1"
 
     def sentence(self) -> str:
-        """Say which plan is faster and by how much, or that nobody can tell."""
+        """Say which plan is faster and by how much, or that the difference is not significant."""
         first, *others = self.plans
         best = min(others, key=lambda plan: plan.ratio or math.inf)
         if best.low is None or best.high is None or best.ratio is None:
@@ -158,7 +160,7 @@ class Comparison(Record):
 
 
 def mean_ratio(ratios: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the geometric mean of the ratios of rounds, with its 95 % interval from `MIN_ROUNDS` rounds on."""
+    """Return the geometric mean of the rounds' ratios, with its 95 % interval from `MIN_ROUNDS` rounds on."""
     from scipy import stats
 
     logs = np.log(ratios)
@@ -177,21 +179,20 @@ def measure(
     after_round: Callable[[Comparison], None],
     **settings: Any,
 ) -> Comparison:
-    """Measure plans in rounds until all intervals are narrow enough or time is over; all ranks do so together.
+    """Measure plans in rounds until all intervals are narrow enough or time is over; all ranks call this together.
 
-    Time is looked at after every turn. There is one round at least; another one that time breaks off does not count.
+    The function checks time after every turn, completes at least one round, and drops later rounds that are cut off.
 
     Args:
-        job: what is trained.
-        contenders: the plans by name.
-        world: where it runs.
-        notes: as the comparison has them.
-        after_round: called on every rank with what is known after each round.
+        job: the job to train.
+        contenders: plans by name.
+        world: the ranks of the job.
+        notes: notes of the comparison.
+        after_round: called on every rank with the comparison after each round.
         **settings: trained, rows, within, minutes and seed, see `Comparison`.
 
     Raises:
-        MeasurementError: a rank ran out of memory, or failed, or is gone. It is raised on the rank itself; others see
-            that a rank is gone.
+        MeasurementError: a rank ran out of memory, failed, or is gone. The other ranks only see that a rank is gone.
         InputError: the model does not return a loss.
     """
     comparison = _begun(job.task, contenders, world, notes, settings)
@@ -230,7 +231,7 @@ def _begun(
     notes: Sequence[str],
     settings: Mapping[str, Any],
 ) -> Comparison:
-    """Return what is known before the first round."""
+    """Return the comparison before the first round."""
     in_step = dataclasses.replace(task, step_memory=task.step_memory or StepMemory())
     name = "gpu" if task.topology.device in CARDS else "roofline"
     with make_cost(name) as cost:
@@ -265,7 +266,7 @@ def _begun(
 def _results(
     plans: tuple[PlanResult, ...], rounds: Sequence[Mapping[str, Sequence[TurnOfRank]]]
 ) -> tuple[PlanResult, ...]:
-    """Return plans with what all rounds say of them."""
+    """Return plans with the measurements of all rounds."""
     found: list[PlanResult] = []
     for plan in plans:
         turns = [of_round[plan.name] for of_round in rounds]
@@ -290,7 +291,7 @@ def _results(
 
 
 def _calibrated(comparison: Comparison) -> Comparison:
-    """Return the comparison with levels at which compute and exchanges of all plans take what was measured."""
+    """Return the comparison with levels that make compute and exchanges of all plans equal the measurements."""
     priced = [plan for plan in comparison.plans if plan.predicted_ms]
     if not priced:
         return comparison
@@ -316,7 +317,7 @@ def _calibrated(comparison: Comparison) -> Comparison:
 
 @contextmanager
 def _one_line(where: str) -> Iterator[None]:
-    """Say in one line what went wrong in the block."""
+    """Turn an error in the block into one line."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""ShardGym in place of TorchRec's planner: two lines of a training script change."""
+"""ShardGymPlanner, which replaces TorchRec's planner with two changed lines of a training script."""
 
 import inspect
 import logging
@@ -49,14 +49,14 @@ from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchre
 
 _logger = logging.getLogger("shardgym.torchrec")
 
-#: What plans are compared with in the log: longest processing time first, the base of boards.
+#: Solver that the log compares plans with: longest processing time first, the base of boards.
 _SIMPLE = "lpt"
 
 #: Share of a device that TorchRec's planner leaves free of tables unless it is told otherwise.
 _TORCHREC_MARGIN = 0.15
 #: Hardware of costs that take the kind of device from the task.
 _BY_TASK = ("gpu-modelled", "roofline")
-#: Of TorchRec's topology, figures of its rating that no cost of ours has.
+#: Figures of TorchRec's topology for its own rating, which no cost of ShardGym uses.
 OF_RATING = (
     "ddr_mem_bw",
     "bwd_compute_multiplier",
@@ -67,40 +67,40 @@ OF_RATING = (
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """What TorchRec's planner has no argument for."""
+    """Settings that TorchRec's planner has no arguments for."""
 
-    #: A registered name, `module:Class`, or a solver. A name stands for a solver that gives each table one kernel and
-    #: one cache load factor, as TorchRec does.
+    #: A registered name, `module:Class`, or a solver. A solver given by name uses one kernel and one cache load factor
+    #: per table, as TorchRec does.
     solver: str | Solver = "neuroshard_plus"
-    #: The cost that the solver may query: a name, or a cost model. By default the modelled cost `gpu` where the
-    #: topology's device is a card that it knows, else `roofline`; the log says which.
+    #: The cost that the solver may query, a name or a cost model. By default, the modelled cost `gpu` if it knows the
+    #: topology's device, else `roofline`; the log says which.
     oracle: str | CostModel | None = None
-    #: A result of `shardgym compare`, which says at which level the oracle, "gpu" or "roofline", counts.
+    #: A result of `shardgym compare`, which sets the level of the oracle, "gpu" or "roofline".
     calibration: str | Path | None = None
-    seed: int = 0  #: given to the solver
-    time_limit_s: float | None = None  #: given to a solver that takes one
-    #: Of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
+    seed: int = 0  #: seed of the solver
+    time_limit_s: float | None = None  #: time limit of the solver, if it takes one
+    #: Optimiser of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
     optimizer: Optimizer | None = None
-    #: What a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A warning
-    #: in the log says when tables take that.
+    #: Memory of a device for everything but tables, by default none. TorchRec's planner keeps 15 % and more; a warning
+    #: in the log says if tables use this memory.
     reserve: Reserve | None = None
-    #: Ids by feature, in place of the constraints' pooling factors.
+    #: Ids by feature, instead of the constraints' pooling factors.
     sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None = None
-    carried_bytes: int | Sequence[int] = 0  #: that devices carry already, of each or one number for all
-    #: Rank or ranks that may hold a table, by table, which TorchRec has no constraint for.
+    carried_bytes: int | Sequence[int] = 0  #: bytes in use on each device, or one number for all
+    #: Rank or ranks that may hold a table, by table, for which TorchRec has no constraint.
     pins: Mapping[str, int | Sequence[int]] | None = None
-    #: Refuse to plan where a constraint or a pin is not followed, or the model embeds something besides that would stay
-    #: whole on every rank; without it, warnings in the log say so.
+    #: Raise an error if a constraint or a pin is not followed, or if the model has other embeddings, which would stay
+    #: whole on every rank. Otherwise, the log warns of these.
     strict: bool = False
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a planner made last."""
+    """The last result of a planner."""
 
     task: ShardingTask
-    plan: ShardingPlan  #: for the task, ours
-    cost: PlanCost  #: what the oracle says of the plan
+    plan: ShardingPlan  #: plan of ShardGym for the task
+    cost: PlanCost  #: cost of the plan by the oracle
 
 
 class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
@@ -110,18 +110,18 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
     `DistributedModelParallel(model, plan=planner.collective_plan(model, sharders), sharders=sharders)`.
 
     Args:
-        topology: TorchRec's, which `topology_from_torchrec` turns into ours, or ours. It says what the job runs on, and
-            how many ranks a machine has.
-        batch_size: samples of one rank, as TorchRec's planner takes it.
-        constraints: TorchRec's, by table; `constraints.py` says what is done with each field. A warning in the log
-            says what is not followed.
-        settings: solver, oracle, and what else is ours.
+        topology: devices of the job and ranks per machine, as a topology of ShardGym or of TorchRec, which
+            `topology_from_torchrec` converts.
+        batch_size: samples of one rank, as for TorchRec's planner.
+        constraints: TorchRec's constraints by table; `constraints.py` describes the use of each field. The log warns of
+            those that are not followed.
+        settings: solver, oracle, and other settings of ShardGym.
 
     Attributes:
-        last: what the last call of `plan` made, None before; on the first rank alone in a collective plan.
+        last: result of the last call of `plan`, None before; in a collective plan, only on the first rank.
 
     Raises:
-        InputError: no such solver, oracle or topology.
+        InputError: unknown solver, oracle or topology.
     """
 
     def __init__(
@@ -151,15 +151,15 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self.last: Planned | None = None
 
     def plan(self, module: nn.Module, sharders: list[ModuleSharder] | None = None) -> TorchRecPlan:
-        """Return a plan for a model, without any process group.
+        """Return a plan for a model, without a process group.
 
         Args:
-            module: the model, on any device, "meta" included.
-            sharders: those of the job; TorchRec's default ones when None.
+            module: the model, on any device, including "meta".
+            sharders: sharders of the job; TorchRec's defaults when None.
 
         Raises:
-            InputError: the model has modules that a sharder would shard and this planner cannot, or is refused by
-                `import_model` or `to_torchrec`; or it is strict, and something is not followed.
+            InputError: a sharder would shard modules that this planner cannot plan, `import_model` or `to_torchrec`
+                refuse the model, or the settings are strict and something is not followed.
             NoFeasiblePlanError: the tables do not fit.
         """
         settings = self._settings
@@ -231,13 +231,13 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         return sharding_plan
 
     def plan_task(self, task: ShardingTask) -> ShardingPlan:
-        """Return a plan for a task, as `plan` makes it of a model that nobody gave constraints for.
+        """Return a plan for a task, as `plan` does for a model without constraints.
 
-        A task may say more of its ids than a model and constraints do. Of the planner its solver, oracle, seed and time
-        limit count.
+        A task may know more of its ids than a model with constraints. The planner's solver, oracle, seed and time limit
+        apply.
 
         Args:
-            task: as `task_from_model` or `model_from_task` name tables.
+            task: task with table names of `task_from_model` or `model_from_task`.
 
         Raises:
             NoFeasiblePlanError: the tables do not fit.
@@ -254,7 +254,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         constraints: Mapping[str, ParameterConstraints],
         pins: Mapping[str, int | Sequence[int]],
     ) -> tuple[ShardingPlan, Rules]:
-        """Return a plan, and the rules that it was made by."""
+        """Return a plan, and the rules behind it."""
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, cost.name, task.topology.device,
@@ -263,14 +263,14 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         return self._obedient(self._solver, task, cost, rules), rules
 
     def _obedient(self, solver: Solver, task: ShardingTask, cost: CostModel, rules: Rules) -> ShardingPlan:
-        """Return a solver's plan, made to follow rules."""
+        """Return a solver's plan after making it follow rules."""
         seed = self._settings.seed
         limit = self._settings.time_limit_s
         plan = solve_beside_host_tables(solver, task, cost, rules.of_tables, seed, limit)
         return follow(plan, task, cost, rules.of_tables, seed, rules.by_rows)
 
     def _gain(self, planned: Planned, cost: CostModel, rules: Rules) -> str:
-        """Say what a plan takes beside that of a simple rule; "" where nothing can be said."""
+        """Compare a plan with that of a simple rule, in words; "" if there is no comparison."""
         if cost.additive() is None or not planned.cost.feasible:
             return ""
         try:
@@ -290,7 +290,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         )
 
     def _priced_with(self, sharders: Sharders, task: ShardingTask) -> tuple[CostModel, list[Wish]]:
-        """Return the cost that prices what codecs of sharders send, and which of them it does not follow."""
+        """Return the cost that prices the codecs of sharders, and wishes that it does not follow."""
         cost = self._oracle
         sizes = bytes_sent(sharders)
         if sizes == {4} or (sizes == {2} and task.precision == "fp16"):
@@ -310,7 +310,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         sharders: list[ModuleSharder] | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> TorchRecPlan:
-        """Plan on the first rank of a process group and return the plan on all; an error is raised on all, too.
+        """Plan on the first rank of a process group, and return the plan, or raise the error, on all ranks.
 
         Planning may take longer than the timeout of the group.
 
@@ -320,9 +320,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             pg: the process group, by default that of all processes.
 
         Raises:
-            InputError: there is no process group, or it has another size than the topology, or as `plan`.
-            ShardGymError: whatever else went wrong on the first rank, in the same words on every rank; or that rank
-                ended.
+            InputError: as `plan`; or there is no process group, or its size differs from the topology's.
+            ShardGymError: any other error of the first rank, with the same text on every rank; or that rank ended.
         """
         group = dist.group.WORLD if pg is None else pg
         if group is None:
@@ -335,7 +334,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
 
 
 def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.Module]]:
-    """Return the classes of collections with a sharder; refuses modules that TorchRec would silently leave whole."""
+    """Return the classes of collections with a sharder; raises `InputError` for other modules with a sharder."""
     types = {sharder.module_type for sharder in sharders}
     planned = [cls for cls in COLLECTIONS if cls in types]
     if not planned:
@@ -354,7 +353,7 @@ def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.M
 
 
 def _topology_wishes(theirs: TorchRecTopology) -> list[Wish]:
-    """Say what of TorchRec's topology no cost of ours has, where it is not what everybody has."""
+    """Return wishes for non-default values in TorchRec's topology that no cost of ShardGym uses."""
     usual = inspect.signature(TorchRecTopology).parameters
     wishes = [
         Wish(name, "Topology", "it is of TorchRec's own rating")
@@ -368,7 +367,7 @@ def _topology_wishes(theirs: TorchRecTopology) -> list[Wish]:
 
 
 def _device_remarks(theirs: TorchRecTopology, topology: Topology, cost: CostModel) -> list[str]:
-    """Say which devices were assumed where TorchRec's topology has the bandwidth that it has for everybody."""
+    """Say which devices were assumed if TorchRec's topology has its default bandwidths."""
     if cost.hardware not in _BY_TASK:
         return []
     if theirs.compute_device == "cpu":
@@ -389,7 +388,7 @@ def _device_remarks(theirs: TorchRecTopology, topology: Topology, cost: CostMode
 
 
 def _memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
-    """Say which device is fuller than TorchRec's planner would make it, when nothing was reserved."""
+    """Say which device is fuller than TorchRec's planner would allow, if nothing was reserved."""
     shares = [used / limit for used, limit in zip(plan.bytes_per_device(task), task.capacity_bytes, strict=True)]
     fullest = max(shares)
     if fullest <= 1 - _TORCHREC_MARGIN:

@@ -64,7 +64,7 @@ def writes(what: str) -> Callable[[Work], Work]:
     """Add --output, and --force, without which a file is not overwritten: found out before time is spent on it."""
 
     def add(command: Work) -> Work:
-        @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=f"Where the {what} goes.")
+        @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=f"File of the {what}.")
         @click.option("--force", is_flag=True, help="Overwrite an existing file.")
         @functools.wraps(command)
         def checked(*, output: Path, force: bool, **arguments: Any) -> int:
@@ -82,9 +82,9 @@ def writes(what: str) -> Callable[[Work], Work]:
 def takes_engine(command: Work) -> Work:
     """Add what says where the parts of a command's work are done; the command is given the engine."""
 
-    @click.option("--engine", "name", default="here", type=click.Choice(ENGINES), help="Where the work is done.")
-    @click.option("--workers", type=click.IntRange(1), help="Of the engine (default: one per core or machine).")
-    @click.option("--address", metavar="HOST:PORT", help="Of the Ray cluster (default: here, or RAY_ADDRESS).")
+    @click.option("--engine", "name", default="here", type=click.Choice(ENGINES), help="Where to run the work.")
+    @click.option("--workers", type=click.IntRange(1), help="Workers (default: one per core or machine).")
+    @click.option("--address", metavar="HOST:PORT", help="The Ray cluster (default: here, or RAY_ADDRESS).")
     @functools.wraps(command)
     def with_engine(*, name: str, workers: int | None, address: str | None, **arguments: Any) -> int:
         return command(engine=make_engine(name, workers=workers, address=address), **arguments)

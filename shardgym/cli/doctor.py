@@ -29,8 +29,8 @@ _MODULES = {
 def doctor(as_json: bool) -> int:
     """Say what this machine can measure.
 
-    Cores, memory, GPUs, versions, whether torch and FBGEMM fit together, and which extras are missing. Exit code 1
-    when FBGEMM kernels cannot be measured here; everything that does not measure works all the same.
+    The command prints cores, memory, GPUs, versions, whether torch and FBGEMM fit together, and missing extras. The
+    exit code is 1 if FBGEMM kernels cannot be measured here; everything else still works.
     """
     found = diagnose()
     answer(as_json, found, "\n".join(f"{name:<18}{text}" for name, text in describe(found).items()))

@@ -45,7 +45,7 @@ TABLE = "table.md"
 @click.option(
     "--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Seed of solvers; repeat for several."
 )
-@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit for solvers that take one.")
+@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops a solver.")
 @click.option(
     "--isolate/--no-isolate", default=None,
@@ -127,7 +127,7 @@ def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_jso
 @click.option(
     "--format", "table_format", type=click.Choice([*FORMATS, "html"]), default="text", help="html: with charts."
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file, and print its name.")
 @json_option
 def leaderboard(paths: tuple[str, ...], table_format: str, out: Path | None, as_json: bool) -> int:
     """Print ranked tables from stored records.
@@ -167,7 +167,7 @@ def verify(paths: tuple[str, ...], costs: tuple[str, ...], as_json: bool) -> int
 
     PATH is a folder of runs, or a records file.
 
-    The command prints the records that disagree, counts for every file, and the verdict. It reads data alone, and
+    The command prints the records that disagree, counts for every file, and the verdict. It only reads data, and
     imports a judge that does not come with shardgym only if --cost names it. The exit code is 1 if any record disagrees
     or is damaged, or if nothing could be verified.
     """

@@ -38,8 +38,8 @@ _logger = logging.getLogger("shardgym.solve")
 @click.argument("task_name", metavar="TASK")
 @click.option("--solver", "solver_name", required=True, metavar="NAME", help=f"{NOTATION}; a name or module:Class.")
 @click.option("--oracle", "oracle_name", default="roofline", metavar="NAME", help="Cost that the solver queries.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Given to the solver.")
-@click.option("--time-limit", type=ABOVE_0, metavar="SECONDS", help="Given to a solver that takes one.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the solver.")
+@click.option("--time-limit", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
 @click.option(
     "--initial-plan", "initial_path", metavar="PLAN",
     help="Plan to start from; it may be for other statistics of the same tables.",

@@ -63,7 +63,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 
 @click.command("sweep")
 @click.argument("model_name", metavar="MODEL")
-@click.option("--gpus", required=True, metavar="NAME,...", help=f"Of {', '.join(CARDS)}.")
+@click.option("--gpus", required=True, metavar="NAME,...", help=f"Some of {', '.join(CARDS)}.")
 @click.option(
     "--devices", "counts", required=True, metavar="N,...", callback=_read_machines,
     help="Numbers of devices; 8:1024 is 8, 16, 32 and so on to 1024.",
@@ -83,11 +83,11 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
     "--price", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
     help="Price of a GPU per hour; needs --dense-ms.",
 )  # fmt: skip
-@click.option("--solver", "solver_name", default="neuroshard_plus", metavar="NAME", help=f"Makes plans, {NOTATION}.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Given to the solver.")
-@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Given to a solver that takes one.")
+@click.option("--solver", "solver_name", default="neuroshard_plus", metavar="NAME", help=f"The solver, {NOTATION}.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the solver.")
+@click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops the solver.")
-@click.option("--out", type=click.Path(file_okay=False), help="Where results go (default: results/sweep-MODEL).")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder of results (default: results/sweep-MODEL).")
 @takes_engine
 @json_option
 def sweep_machines(
@@ -107,12 +107,12 @@ def sweep_machines(
 ) -> int:
     """Plan a model for other GPUs and numbers of them.
 
-    MODEL is a task file or SUITE/INDEX, whose devices are replaced, without memory of hosts; a file of tables (.json,
+    MODEL is a task file or SUITE/INDEX, whose devices are replaced, without host memory; a file of tables (.json,
     .csv) or the name of a pool; or module:function, which returns your TorchRec model.
 
-    Every number of every GPU is a machine, with the links of the card's data sheet. The cost 'gpu'
-    is the oracle of the solver and the judge of its plans. The table says how long a step of the embeddings takes,
-    how much memory is left, and what bounds the step: the part of the devices that saves most if it is twice as fast.
+    Each GPU in each number is a machine, with the links of the card's data sheet. The cost 'gpu' is the solver's
+    oracle and the judge of its plans. The table shows the time of a step of the embeddings, the memory left, and what
+    bounds the step: the part of the devices that saves most if it is twice as fast.
 
     Results are records of a run, with their plans. After an interruption, the same command continues. The exit code is
     1 if the solver failed on a machine, or no machine has a plan; a machine that is too small is an outcome.

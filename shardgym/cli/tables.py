@@ -30,17 +30,17 @@ _MOST_ROWS_PER_ID = 100
 @click.argument("source", metavar="FILE")
 @takes_topology(required=False)
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per step over all devices.")
-@click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this feature; repeatable.")
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="For ids: take this feature; repeatable.")
 @click.option(
     "--hash-size", multiple=True, metavar="[NAME=]ROWS", callback=by_name(click.IntRange(1)),
-    help="Of ids: rows of the table; ids are taken modulo this. For all features or one. By default ids are rows.",
+    help="For ids: rows of the table; ids are taken modulo this. For all features or one. By default ids are rows.",
 )  # fmt: skip
 @click.option(
     "--dim", "widths", multiple=True, metavar="[NAME=]COLUMNS", callback=by_name(click.IntRange(1)),
-    help=f"Of ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
+    help=f"For ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
 )  # fmt: skip
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="Of ids: read at most this many samples.")
-@click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law (default: measure the file's).")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="For ids: read at most this many samples.")
+@click.option("--fit", is_flag=True, help="For ids: draw them from a fitted law (default: measure the file's).")
 @click.option(
     "--unpooled", multiple=True, metavar="NAME", help="Unpooled table: it returns a row for each id, as for sequences."
 )
@@ -68,7 +68,7 @@ def import_tables(
 
     With --devices the command writes a task, else a pool. FILE holds tables (.json, .csv), or ids: dlrm_datasets
     (.pt), Parquet with a row per sample and a column of ids or of lists of ids per feature (.parquet), or text like
-    Criteo's (.tsv, .txt); the first and the last may be gzipped. Of ids, the command counts rows, ids per sample,
+    Criteo's (.tsv, .txt); the first and the last may be gzipped. In ids, the command counts rows, ids per sample,
     reuse, and where popular rows lie, in whole batches. To measure with the ids themselves, list their folder in the
     variable SHARDGYM_DATA.
     """

@@ -19,11 +19,11 @@ from shardgym.tasks.suites.spec import CostChoice
 
 
 @click.command("collect")
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="Where the measurements go.")
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder of the measurements.")
 @click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="Device to measure.")
 @click.option("--samples", type=click.IntRange(0), help="Shard sets, without repeats (default: 15,000).")
 @click.option("--steps", type=click.IntRange(0), help="Tasks of complete steps (default: 500; none on cuda).")
-@click.option("--space", "space_file", metavar="FILE", help="JSON file of what shard sets are drawn from.")
+@click.option("--space", "space_file", metavar="FILE", help="JSON file of the space of shard sets.")
 @click.option("--minutes", type=ABOVE_0, metavar="X", help="Start no new sample after this time.")
 @click.option("--repeated", type=click.FloatRange(0, 1), help="Share of samples measured twice (default: 0.15).")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all draws.")
@@ -51,7 +51,7 @@ def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) ->
 @click.command("pretrain")
 @click.argument("data_folders", type=click.Path(path_type=Path), metavar="DATA...", nargs=-1, required=True)
 @click.option(
-    "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where weights and cards go."
+    "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of weights and cards."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of weights, split and order.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the samples (default: 100, or more for few).")
@@ -120,7 +120,7 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the draw and of training.")
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the solver's).")
 @click.option("--minutes", type=ABOVE_0, metavar="X", help="Start no step after this time.")
-@click.option("--out", help="Where the weights go (default: weights/SOLVER/SUITE/seed-N).")
+@click.option("--out", help="Folder of the weights (default: weights/SOLVER/SUITE/seed-N).")
 @click.option("--resume", is_flag=True, default=None, help="Continue from the checkpoint, if there is one.")
 @json_option
 def fit(

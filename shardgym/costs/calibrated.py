@@ -66,17 +66,17 @@ class CalibratedCost(SummedCost):
         if cost.name != calibration.cost:
             raise InputError(f"calibration: it is of cost '{calibration.cost}', got cost '{cost.name}'")
         self._cost = cost
-        self._calibration = calibration
+        self.calibration = calibration
         super().__init__()
 
     @property
     def hardware(self) -> str:
         """Return the tag of what was measured, as modelled."""
-        return f"{self._calibration.hardware}-modelled"
+        return f"{self.calibration.hardware}-modelled"
 
     def make_prices(self) -> AdditiveCalibrated:
         """See `SummedCost`."""
-        return AdditiveCalibrated(additive_costs(self._cost, "calibration"), self._calibration)
+        return AdditiveCalibrated(additive_costs(self._cost, "calibration"), self.calibration)
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -28,6 +28,7 @@ from shardgym.costs.calibrated import Calibration
 from shardgym.costs.fbgemm.cuda import gpu_tag
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
+from shardgym.costs.torchrec_steps import step_costs
 from shardgym.errors import InputError, MeasurementError, ShardGymError, error_text
 from shardgym.machine import cpu_tag, utc_now, versions
 from shardgym.plans.migration import rebound
@@ -237,7 +238,7 @@ def _begun(
     with make_cost(name) as cost:
         # Whether plans fit is found out.
         roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
-        costs = cost.evaluate(roomy, [rebound(one.plan, roomy) for one in contenders.values()])
+        costs = step_costs(cost, roomy, [rebound(one.plan, roomy) for one in contenders.values()])
     plans = [
         PlanResult(
             plan,

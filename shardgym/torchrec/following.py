@@ -4,6 +4,9 @@ Tables that a rule keeps in host memory are placed first; a solver then places t
 table that breaks its rule is placed again in the allowed way with which the whole plan costs least. Afterwards, tables
 of the slowest device are placed again as long as that makes the plan cheaper. A plan that cuts no table gets the same
 treatment, and the cheaper of the two is kept. A table without a feasible allowed way stays as it was.
+
+Solvers do not know that TorchRec permutes outputs where columns are cut, see `shardgym.costs.torchrec_steps`. A plan
+that cuts columns is therefore compared with plans that cut none.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
+from shardgym.costs.torchrec_steps import permuted_columns, step_costs
 from shardgym.errors import NO_PLAN
 from shardgym.evaluation.solver import Solver, call_solver, make_solver
 from shardgym.plans.plan import Kind, ShardingPlan
@@ -29,8 +33,13 @@ RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
 #: Kinds that cut rows.
 ROW_KINDS: frozenset[Kind] = frozenset({"row_wise", "table_row_wise", "grid_shard"})
 
+#: Kinds that cut columns.
+_CUT_KINDS: frozenset[Kind] = frozenset({"column_wise", "table_column_wise", "grid_shard"})
+
 #: Plans that are tried at most to make one cheaper.
 _MOST_TRIED = 3000
+#: Plans without cuts are improved if they take up to so many times as long as the one with them.
+_NEAR = 1.1
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
 
@@ -127,10 +136,9 @@ def solve_beside_host_tables(
         shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
         size = shard.bytes(task)
         host_size = shard.host_bytes(task)
-        allowed = rules[table.name].devices or range(task.num_devices)
         # Where it fits nowhere, the plan says of which memory how much is missing.
         device = min(
-            sorted(allowed),
+            sorted(rules[table.name].devices or range(task.num_devices)),
             key=lambda d: (host_size > host_room[topology.host_of(d)] or size > room[d], lookups[d]),
         )
         lookups[device] += table.pooling_factor * table.embedding_dim
@@ -171,19 +179,24 @@ def follow(
         tried = [(found, rules), (_all_by_rows(found, task, of_rows), changed)]
         if all(obeys(plan, task, task.table(name), rule) for name, rule in of_rows.items()):
             tried.append((plan, changed))
-        totals = [answer.total_ms for answer in cost.evaluate(task, [one for one, _ in tried])]
+        totals = [answer.total_ms for answer in step_costs(cost, task, [one for one, _ in tried])]
         # What fits comes first, then what breaks the fewest rules.
         ranks = [
             (math.isinf(total), _broken(one, of, task), total) for (one, of), total in zip(tried, totals, strict=True)
         ]
         found, rules = tried[ranks.index(min(ranks))]
+    has_to_cut = any(rule.kinds <= _CUT_KINDS for rule in rules.values())
+    if cost.additive() is not None and permuted_columns(found, task) and not has_to_cut:
+        found = _uncut(found, task, cost, rules, seed)
     return found
 
 
 def _followed(
     plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
 ) -> ShardingPlan:
-    if not _broken(plan, rules, task):
+    # The solver placed other tables as if those in the memory of hosts took no time.
+    beside_hosts = any(rule.kernels for rule in rules.values())
+    if not beside_hosts and not _broken(plan, rules, task):
         return plan
     starts = [plan]
     with contextlib.suppress(*NO_PLAN):  # tables may not fit whole
@@ -191,8 +204,32 @@ def _followed(
     plans = [_mended(start, task, cost, rules) for start in starts]
     if cost.additive() is not None:  # others take too long, and measured ones differ from time to time
         plans = [_improved(mended, task, cost, rules) for mended in plans]
-    totals = [answer.total_ms for answer in cost.evaluate(task, plans)]
+    totals = [answer.total_ms for answer in step_costs(cost, task, plans)]
     return plans[min(range(len(plans)), key=lambda n: (_broken(plans[n], rules, task), totals[n]))]
+
+
+def _uncut(
+    plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
+) -> ShardingPlan:
+    """Return a plan without cuts of columns where one is found that costs less, else the plan."""
+    whole = {table.name: rules.get(table.name, Rule()) for table in task.tables}
+    whole = {name: rule._replace(kinds=rule.kinds - _CUT_KINDS) for name, rule in whole.items()}
+    shards: list[Shard] = []
+    for table in task.tables:
+        own = plan.of_table(table.name)
+        if plan.kind_of(table.name, task) in _CUT_KINDS:
+            widest = max(own, key=lambda shard: shard.num_columns)
+            own = (dataclasses.replace(widest, rows=(0, table.num_embeddings), columns=(0, table.embedding_dim)),)
+        shards += own
+    tried = [plan, ShardingPlan.of(task, shards, plan.group_size)]
+    before, after = step_costs(cost, task, tried)
+    if after.total_ms < _NEAR * before.total_ms:
+        tried.append(_improved(tried[1], task, cost, whole))
+    with contextlib.suppress(*NO_PLAN):
+        tried.append(make_solver("local_search", splits=False).solve(task, cost, seed))
+    tried = [one for one in tried if _broken(one, rules, task) <= _broken(plan, rules, task)]
+    totals = [answer.total_ms for answer in step_costs(cost, task, tried)]
+    return tried[totals.index(min(totals))]
 
 
 def _broken(plan: ShardingPlan, rules: Mapping[str, Rule], task: ShardingTask) -> int:
@@ -219,11 +256,11 @@ def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapp
         rule = rules.get(table.name)
         if rule is None or obeys(plan, task, table, rule):
             continue
-        busy_ms = cost.evaluate(task, [plan])[0].per_device.sum(axis=1)
+        busy_ms = step_costs(cost, task, [plan])[0].per_device.sum(axis=1)
         tried = _with_table_elsewhere(plan, task, table, rule, busy_ms)
         if not tried:
             continue
-        totals = [answer.total_ms for answer in cost.evaluate(task, tried)]
+        totals = [answer.total_ms for answer in step_costs(cost, task, tried)]
         best = min(range(len(tried)), key=lambda n: totals[n])
         if math.isfinite(totals[best]):
             plan = tried[best]
@@ -233,7 +270,7 @@ def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapp
 def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:
     """Place tables of the slowest device again, one at a time, as long as that makes the plan cheaper."""
     left = _MOST_TRIED
-    now = cost.evaluate(task, [plan])[0]
+    now = step_costs(cost, task, [plan])[0]
     while left > 0 and now.feasible:
         busy_ms = now.per_device.sum(axis=1)
         names = {shard.table for shard in plan.on(int(busy_ms.argmax()))}
@@ -244,7 +281,7 @@ def _improved(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Ma
             for candidate in _with_table_elsewhere(plan, task, table, rules.get(table.name, _NO_ROWS), busy_ms)
         ]
         left -= len(tried)
-        answers = cost.evaluate(task, tried)
+        answers = step_costs(cost, task, tried)
         best = min(range(len(tried)), key=lambda n: answers[n].total_ms, default=None)
         if best is None or answers[best].total_ms >= now.total_ms * (1 - _LEAST_GAIN):
             break

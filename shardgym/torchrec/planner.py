@@ -23,6 +23,7 @@ from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.torchrec_steps import step_costs
 from shardgym.errors import NO_PLAN, InputError, check_int
 from shardgym.evaluation.solver import Solver, make_solver
 from shardgym.plans.plan import ShardingPlan
@@ -225,7 +226,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             _logger.warning(remark)
         if in_host := list(dict.fromkeys(shard.table for shard in plan.shards if shard.memory == "host")):
             _logger.info("rows in the memory of hosts: %s", ", ".join(in_host))
-        self.last = Planned(task, plan, cost.evaluate(task, [plan])[0])
+        self.last = Planned(task, plan, step_costs(cost, task, [plan])[0])
         if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost, rules)):
             _logger.info(gain)
         return sharding_plan
@@ -277,7 +278,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             simple = self._obedient(make_solver(_SIMPLE), planned.task, cost, rules)
         except NO_PLAN:
             return ""
-        answer = cost.evaluate(planned.task, [simple])[0]
+        answer = step_costs(cost, planned.task, [simple])[0]
         found = compare(planned.task, (simple, planned.plan), (answer, planned.cost))
         if found is None:
             return ""

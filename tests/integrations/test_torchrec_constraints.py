@@ -319,21 +319,23 @@ def test_a_cost_without_the_memory_of_hosts_is_named(caplog):
 
 
 class Placed:
-    def __init__(self, *devices):
-        self.devices = devices
+    """Puts the first table on all devices, and the others on some."""
+
+    def __init__(self, *others):
+        self.others = others
 
     def solve(self, task, cost, seed=0):
-        return ShardingPlan.table_wise(task, self.devices)
+        first, *others = task.tables
+        return ShardingPlan.of(task, [Shard.whole(first, *range(4)), *(Shard.whole(t, *self.others) for t in others)])
 
 
 @pytest.mark.parametrize(
     ("solver", "faster"),
-    [("lpt", "neither is"), (Placed(0, 0), "that of 'lpt' is"), (Placed(2, 3), "the plan is")],
+    [("lpt", "neither is"), (Placed(0), "that of 'lpt' is"), (Placed(0, 1, 2, 3), "the plan is")],
 )
 def test_the_plan_of_lpt_in_the_log_is_under_the_same_constraints(solver, faster, caplog):
-    """The table in the memory of the host is on device 0 for both, and takes longer there than anything else."""
     caplog.set_level("INFO", "shardgym.torchrec")
-    asked = {"users.id": ParameterConstraints(compute_kernels=["fused_uvm"])}
+    asked = {"users.id": ParameterConstraints(sharding_types=["data_parallel"])}
     ShardGymPlanner(GPUS, 16, asked, PlannerSettings(solver)).plan(Toy())
     ms = r"([\d.]+)"
     text = (

@@ -1,0 +1,160 @@
+"""What TorchRec's steps take besides what costs count: outputs are permuted where columns are cut."""
+
+import dataclasses
+
+import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
+import numpy as np
+import torch
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding import cw_sharding
+from torchrec_toys import MARKS, run_ranks
+
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
+from shardgym.costs.calibrated import CalibratedCost, Calibration
+from shardgym.costs.torchrec_steps import permuted_columns, step_costs
+from shardgym.plans.migration import rebound
+from shardgym.torchrec import ShardGymPlanner, model_from_task, to_torchrec
+from shardgym.torchrec.following import Rule, follow, solve_beside_host_tables
+from shardgym.torchrec.real_steps import sharders
+
+pytestmark = MARKS
+
+TABLES = tuple(EmbeddingTable(name, 100, 16, pooling_factor=2.0) for name in ("x.a", "x.b", "x.c", "y.d"))
+PAIR = ShardingTask(TABLES, Topology(2, 2**20), 10)
+
+#: Of each table, its columns on device 0 and those on device 1; and how many columns are permuted.
+PLANS = {
+    "whole": ([(16, 0), (0, 16), (16, 0), (0, 16)], 0),
+    "another one lies between": ([(16, 0), (8, 8), (16, 0), (0, 16)], 48),
+    "two pieces each": ([(8, 8), (8, 8), (16, 0), (16, 0)], 48),
+    "last of a rank and first of the next": ([(16, 0), (8, 8), (0, 16), (0, 16)], 0),
+    "alone in its collection": ([(16, 0), (0, 16), (16, 0), (4, 12)], 0),
+}
+
+
+def plan_of(widths):
+    cuts = [
+        Shard(table.name, (0, 100), columns, device)
+        for table, (left, _) in zip(TABLES, widths, strict=True)
+        for device, columns in enumerate([(0, left), (left, 16)])
+        if columns[0] < columns[1]
+    ]
+    return ShardingPlan.of(PAIR, cuts)
+
+
+def test_columns_are_permuted_where_torchrec_permutes_them():
+    def permuted(rank):
+        found = []
+
+        class Recorded(cw_sharding.PermutePooledEmbeddingsSplit):
+            def __init__(self, widths, *arguments, **named):
+                found[-1] += sum(widths)
+                super().__init__(widths, *arguments, **named)
+
+        cw_sharding.PermutePooledEmbeddingsSplit = Recorded
+        for widths, _ in PLANS.values():
+            found.append(0)
+            model = model_from_task(PAIR)
+            plan = to_torchrec(plan_of(widths), PAIR, model, device_type="cpu")
+            DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders())
+        return found
+
+    expected = [permuted_columns(plan_of(widths), PAIR) for widths, _ in PLANS.values()]
+    assert run_ranks(2, permuted) == [expected] * 2
+    assert expected == [columns for _, columns in PLANS.values()]
+
+
+def test_a_permutation_reads_and_writes_outputs_of_a_ranks_samples_in_both_exchanges():
+    whole, cut = (plan_of(PLANS[name][0]) for name in ("whole", "two pieces each"))
+    for name, bandwidth in {"cpu-core": 6.59e9, "a100": 2.039e12}.items():
+        task = ShardingTask(TABLES, Topology(2, 2**20, device=name), 10)
+        cost = make_cost("roofline")
+        plans = [rebound(whole, task), rebound(cut, task)]
+        before, after = cost.evaluate(task, plans), step_costs(cost, task, plans)
+        assert after[0] == before[0]
+        ms = 2 * 5 * 48 * 4 / bandwidth * 1e3  # five samples of a rank, 48 columns of four bytes
+        more = after[1].per_device - before[1].per_device
+        np.testing.assert_allclose(more, [[0, 0, ms, ms, 0]] * 2, rtol=1e-6, atol=1e-12)
+    slower = CalibratedCost(make_cost("roofline"), Calibration("roofline", "cpu-core", "here", 1.0, 3.0, 0.0))
+    more = step_costs(slower, PAIR, [cut])[0].per_device - slower.evaluate(PAIR, [cut])[0].per_device
+    np.testing.assert_allclose(more[:, 2], 3 * 2 * 5 * 48 * 4 / 6.59e9 * 1e3)
+
+
+def test_rating_and_plans_without_a_cost_stay_as_they_are():
+    cut = plan_of(PLANS["two pieces each"][0])
+    rating = make_cost("torchrec_rating")
+    assert step_costs(rating, PAIR, [cut]) == rating.evaluate(PAIR, [cut])
+    small = ShardingTask(TABLES, Topology(2, 1000), 10)
+    assert not step_costs(make_cost("roofline"), small, [rebound(cut, small)])[0].feasible
+
+
+def test_grids_are_permuted_and_tables_by_rows_and_replicas_are_not():
+    tables = tuple(EmbeddingTable(f"x.{name}", 100, 16) for name in "abcd")
+    task = ShardingTask(tables, Topology(4, 2**20, fast_domain_size=2), 12)
+    grids = [
+        Shard(name, (50 * row, 50 * row + 50), (8 * host, 8 * host + 8), 2 * host + row)
+        for name in ("x.a", "x.b") for host in range(2) for row in range(2)
+    ]  # fmt: skip
+    others = [Shard("x.c", (25 * n, 25 * n + 25), (0, 16), n) for n in range(4)]
+    plan = ShardingPlan.of(task, [*grids, *others, Shard.whole(tables[3], *range(4))])
+    assert {table.name: plan.kind_of(table.name, task) for table in tables} == {
+        "x.a": "grid_shard", "x.b": "grid_shard", "x.c": "row_wise", "x.d": "data_parallel",
+    }  # fmt: skip
+    assert permuted_columns(plan, task) == 32
+
+
+def task_of(number):
+    widths = [16, 32, 64]
+    tables = tuple(
+        EmbeddingTable(f"x.t{n}", 1000 + 400 * n, widths[n % 3], pooling_factor=1.0 + n % 7) for n in range(number)
+    )
+    return ShardingTask(tables, Topology(4, 2**30, intra_bandwidth=0.65e9), 4096)
+
+
+def test_columns_are_cut_where_that_brings_more_than_the_permutation_takes():
+    cost = make_cost("roofline")
+    few, many = task_of(5), task_of(10)
+    assert permuted_columns(ShardGymPlanner(few.topology, 1024).plan_task(few), few) == 160
+    cut = make_solver("neuroshard_plus").solve(many, cost)
+    plan = ShardGymPlanner(many.topology, 1024).plan_task(many)
+    costs = cost.evaluate(many, [cut, plan])
+    steps = step_costs(cost, many, [cut, plan])
+    assert permuted_columns(cut, many) == 352
+    assert permuted_columns(plan, many) == 0
+    assert costs[0].total_ms < costs[1].total_ms == steps[1].total_ms < steps[0].total_ms
+
+
+def test_a_table_that_is_to_be_cut_stays_so():
+    task = task_of(10)
+    halves = [Shard("x.t5", (0, 3000), (32 * n, 32 * n + 32), 2 * n) for n in range(2)]
+    others = [Shard.whole(table, n % 4) for n, table in enumerate(task.tables) if table.name != "x.t5"]
+    plan = ShardingPlan.of(task, halves + others)
+    cost = make_cost("roofline")
+    assert permuted_columns(plan, task) == 352
+    assert follow(plan, task, cost, {"x.t5": Rule(frozenset({"column_wise"}))}) == plan
+    assert permuted_columns(follow(plan, task, cost, {}), task) == 0
+
+
+def test_tables_make_room_for_one_in_the_memory_of_the_host():
+    rng = np.random.default_rng(2)
+    tables = tuple(
+        EmbeddingTable(
+            f"x.t{n}", int(10 ** rng.uniform(4, 6)), int(rng.choice([32, 64, 128])), float(rng.uniform(1, 20))
+        )
+        for n in range(12)
+    )
+    servers = dataclasses.replace(Topology.preset("dgx-a100", 4), host_memory_bytes=2**36)
+    task = ShardingTask(tables, servers, 8192)
+    cost = make_cost("gpu")
+    rules = {"x.t0": Rule(kernels=(("fused_uvm", 0.0),))}
+    totals = []
+    for solver in (make_solver("neuroshard_plus", row_cuts=False), make_solver("lpt")):
+        plan = solve_beside_host_tables(solver, task, cost, rules, seed=0)
+        followed = follow(plan, task, cost, rules)
+        totals.append([answer.total_ms for answer in step_costs(cost, task, [plan, followed])])
+    (before, after), (_, simple) = totals
+    assert after < 0.7 * before
+    assert after < 1.01 * simple

@@ -12,7 +12,7 @@ TINY = "tiny-v1-1-on-2-by-500.json.xz"
 
 @pytest.fixture
 def validity(tool, monkeypatch):
-    monkeypatch.setattr(tool, "SOLVERS", ("column_greedy", "random"))
+    monkeypatch.setattr(tool, "SOLVERS", {"column_greedy": {}, "random": {}})
     return tool
 
 

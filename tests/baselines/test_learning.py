@@ -10,14 +10,13 @@ from baseline_tasks import QUICK, small_tables, task_of
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from baselines.learning.encoder import FEATURES, TaskBatch, mlp, table_features
+from baselines.learning.encoder import FEATURES, mlp, table_features
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.training import CHECKPOINT, Learner, TrainingError, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
-from shardgym import InputError, NoFeasiblePlanError, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
+from shardgym import InputError, NoFeasiblePlanError, ShardingPlan, load_suite, make_cost, make_solver
 from shardgym.envs.tasks import training_tasks
 from shardgym.records import CONFIG, Record
-from shardgym.tasks.topology import Topology
 
 COST = make_cost("roofline")
 
@@ -89,16 +88,6 @@ def test_features_are_the_published_ones_with_amounts_as_logarithms(toy_task):
     assert np.exp(features[2, 3]) == pytest.approx(20 * 4 * 4)
     # Without a histogram of its own, a table has that of a batch of its ids.
     np.testing.assert_allclose(features[:, 4:].sum(axis=1), 1.0)
-
-
-def test_tasks_are_padded_at_the_end(toy_task):
-    small = ShardingTask(toy_task.tables[:1], Topology(num_devices=3, memory_bytes=500), batch_size=4)
-    batch = TaskBatch.of([toy_task, small])
-    assert batch.table_mask.tolist() == [[True] * 3, [True, False, False]]
-    assert batch.device_mask.tolist() == [[True, True, False], [True] * 3]
-    assert batch.memory_bytes.tolist() == [[700, 700, 0], [500] * 3]
-    assert batch.table_bytes.tolist() == [[320] * 3, [320, 0, 0]]
-    assert batch.take(torch.tensor([1, 1])).table_mask.tolist() == [[True, False, False]] * 2
 
 
 def test_training_tasks_share_no_table_with_the_suite():

@@ -7,7 +7,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines import measured_rerank
-from baselines.measured_rerank import MeasuredRerank, diverse_best, held_work, placement_distance
+from baselines.measured_rerank import MeasuredRerank, held_work, placement_distance
 from shardgym import CostModel, PlanCost, Shard, ShardingPlan, make_cost, make_solver
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
 
@@ -173,14 +173,3 @@ def test_parts_of_a_table_count_by_their_cells():
         assert distance(whole, cut) == pytest.approx((40 + 40) / 240)
         other_columns = [replace(part, devices=(3 - part.devices[0],)) for part in parts]
         assert distance(cut, ShardingPlan.of(WORK, [*shards, *other_columns])) == pytest.approx(40 / 240)
-
-
-@pytest.mark.parametrize(("share", "least"), [(0.1, 3), (0.2, 1), (0.0, 4)])
-def test_the_cheapest_that_differ_are_taken_in_order(monkeypatch, share, least):
-    monkeypatch.setattr(measured_rerank, "_DISTANCE", share)
-    found = {placed(0, 1, 1, 2): 2.0, placed(1, 1, 1, 2): 1.0, placed(2, 2, 2, 1): 1.0, placed(0, 0, 0, 0): 3.0}
-    best = diverse_best(WORK, found, 9)
-    # The third is the second with devices renamed.
-    assert len(best) == least
-    assert share == 0.0 or best == [placed(1, 1, 1, 2), placed(0, 1, 1, 2), placed(0, 0, 0, 0)][:least]
-    assert diverse_best(WORK, found, 2) == best[:2]

@@ -10,7 +10,7 @@ from sums import WholePlans
 from torch import nn
 
 from baselines.ppo.episode import Episodes
-from baselines.ppo.set_network import ArrayScores, SetNetwork, observations_of
+from baselines.ppo.set_network import SetNetwork, observations_of
 from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
@@ -172,31 +172,6 @@ def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
                 halved, cut = shard.num_columns < table.embedding_dim, shard.num_rows < table.num_embeddings
                 taken += (halved, cut, len(shard.devices) > 1)[favoured]
     assert taken > 2
-
-
-def test_several_holders_are_worth_what_the_worst_of_them_is():
-    """Two domains of two: one has the device with the lowest score, so the other one is better."""
-    torch.manual_seed(0)
-    network = SetNetwork(every_kind=True)
-    devices = np.random.default_rng(0).uniform(0, 1, (1, 4, 9))
-    devices[:, :, 0] = 1
-    rest = np.full((1, 10), 0.5)
-    one, two = (
-        network.scores(
-            observations_of(np.full((1, 25), 0.1), devices, np.concatenate([rest[:, :-1], [[share]]], axis=1))
-        )
-        for share in (0.25, 0.5)
-    )
-    assert two.shape == (1, 7)
-    assert len(set(two[0, :4].tolist())) > 1
-    rest[0, -1] = 0.5
-    network.double()
-    scores = ArrayScores(network, np.full((1, 25), 0.1), 4, halves=True)
-    found = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([2]))
-    np.testing.assert_allclose(found, two.detach(), atol=1e-5)
-    apart = scores.scores(scores.of_steps(np.array([0]), rest), devices, np.array([1]))
-    np.testing.assert_allclose(found[0, [0, 2]], apart[0, :4].reshape(2, 2).min(axis=1))
-    assert not torch.allclose(one, two)
 
 
 def test_the_cheapest_of_many_episodes_is_taken(network):

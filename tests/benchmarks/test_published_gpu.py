@@ -62,25 +62,6 @@ def test_with_its_source_left_out_a_row_is_predicted_within_the_goals(published)
     assert median_error(held, "collective") < 0.25
 
 
-def test_a_row_collective_runs_on_the_nodes_and_cards_that_its_source_states(published):
-    script, held = published
-    of = {h.row.id: h for h in held}
-    topology_of = importlib.import_module("predictions").topology_of
-    found = topology_of(of["G493"].row)  # 2 nodes of 8 H100s with cards of 25 GB/s, half of those of the data sheet
-    assert (found.num_devices, found.fast_domain_size, found.inter_bandwidth) == (16, 8, 25e9)
-    found = topology_of(of["G584"].row)  # 8 nodes of 4 GB300s with 7 cards of 50 GB/s
-    assert (found.num_devices, found.fast_domain_size, found.inter_bandwidth) == (32, 4, 87.5e9)
-    assert topology_of(of["G551"].row).fast_domain_size == 72  # 20 racks
-    assert of["G574"].fitted is None  # its source does not say how fast its network is
-    # A fabric that is known to be bad is shown, and nothing is fitted to it.
-    bad = {h.row.id for h in held if h.row.faulty}
-    assert bad == {f"G{n}" for n in (469, 470, 471, 535, 536, 537, 538, 569, 570, 571)}
-    fit = importlib.import_module("fit")
-    fitted = {row.id for row in fit.fitted_rows(script.read_rows(), "collectives")}
-    assert len(fitted) == 177
-    assert not bad & fitted
-
-
 def test_constants_fitted_to_measured_kernels_alone_are_tested_on_published_ones(published):
     """On rows that a machine with other constants might have measured: they are found, and published ones are off."""
     script, held = published
@@ -107,22 +88,6 @@ def test_constants_fitted_to_measured_kernels_alone_are_tested_on_published_ones
     assert errors["measured"] <= 3 < 20 < errors["published"]
     with pytest.raises(InputError, match="no row is a kernel of a known card"):
         tables.kernel_tables([dataclasses.replace(row, card="") for row in measured], [])
-
-
-def test_each_published_kernel_is_measured_once_and_its_sizes_with_other_optimizers_and_precisions(published):
-    repeat = importlib.import_module("repeat")
-    kernels = list(repeat.kernels())
-    assert len(set(kernels)) == len(kernels)
-    fused = [item.row for item in published[1] if item.row.kind == "fused"]
-    sizes = {tuple(str(round(n)) for n in (row.bags, row.rows, row.tables, row.columns)) for row in fused}
-    assert {kernel.columns[2:6] for kernel in kernels} == sizes
-    for one in sizes:
-        kinds = {kernel.columns[:2] for kernel in kernels if kernel.columns[2:6] == one}
-        assert kinds >= {(o, p) for o in ("exact_sgd", "rowwise_adagrad") for p in ("fp32", "fp16")}
-    assert {kernel.columns[0] for kernel in kernels[:10]} == {"rowwise_adagrad", "adagrad"}  # as published, in order
-    assert {k.shard_set.shards[0].table.is_pooled for k in kernels if "nobag" in k.op("forward")} == {False}
-    small = max(kernel.shard_set.batch_size for kernel in repeat.kernels(small=True))
-    assert small == max(kernel.shard_set.batch_size for kernel in kernels) // 64
 
 
 class Timer:

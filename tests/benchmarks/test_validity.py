@@ -82,13 +82,6 @@ def test_real_steps_run(validity, monkeypatch, tmp_path):
     assert (np.array(validity.real_ms(task, plans, 0)) > 0).all()
 
 
-def test_a_cost_is_held_against_both_halves(agree):
-    real = np.array([[10.0, 20.0, 40.0], [10.0, 20.0, 40.0]])
-    same = agree.agreement(real / 2, real)
-    assert (same["tau"], same["regret"], same["level"]) == (1, 0, 0.5)
-    assert agree.agreement(real[:, ::-1].copy(), real)["tau"] == -1
-
-
 def test_close_pairs_are_those_that_real_steps_have_close(agree):
     real = np.array([100.0, 104.0, 108.0, 200.0])
     assert agree.close_pairs(np.array([1.0, 2.0, 3.0, 0.0]), real) == [True, True]

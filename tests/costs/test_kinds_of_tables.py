@@ -277,7 +277,6 @@ def test_costs_that_know_all_ids_alone_refuse_ids_without_repeats(name):
 
 FORWARD = PHASES.index("forward_compute")
 BY_FREQUENCY = ZipfIds(s=1.1, row_order="by_frequency")
-BLOCKS = ZipfIds(s=1.1, row_order="blocks", block_rows=5000)
 #: One range has half of the rows and nine tenths of the lookups.
 NINE_TENTHS = RangeIds(shares=(0.9, 0.1))
 
@@ -339,14 +338,6 @@ def test_classes_of_ranges_add_up_to_their_lookups_and_distinct_rows(ids, reuse,
         assert rows @ accesses == pytest.approx(max(lookups, rows.sum()), rel=1e-6)
         assert rows.sum() == pytest.approx(distinct_rows(table, 8192, start, stop), rel=0.1)
         assert (accesses >= 1).all()
-
-
-def test_keys_have_a_first_row_only_where_it_makes_a_difference():
-    fair, skewed = skewed_task(ZipfIds(s=1.1)), skewed_task(BY_FREQUENCY)
-    assert [key.first_row for key in plan_keys(fair, by_rows(fair))] == [0] * 4
-    assert [key.first_row for key in plan_keys(skewed, by_rows(skewed))] == [0, 25_000, 50_000, 75_000]
-    columns = ShardingPlan.of(skewed, [Shard("t", (0, 100_000), (8 * n, 8 * n + 8), n) for n in range(4)])
-    assert {key.first_row for key in plan_keys(skewed, columns)} == {0}
 
 
 def test_the_simulator_follows_lookups_and_says_what_it_does_not_know():

@@ -104,15 +104,6 @@ def test_a_diff_lists_so_many_tables(listed, moved, more, monkeypatch):
     assert ("... and 1 more; --json lists them" in text) == more
 
 
-def test_a_diff_lists_the_first_pieces_of_a_table(monkeypatch):
-    monkeypatch.setattr("shardgym.costs.rendering.plan_view.MAX_PIECES", 2)
-    start = ShardingPlan.table_wise(TASK, [0, 0, 0, 0])
-    pieces = [Shard("t3", (2 * n, 2 * n + 2), (0, 4), n % 2) for n in range(5)]
-    cut = ShardingPlan.of(TASK, [*start.shards[:3], *pieces])
-    two = "rows [0, 2) columns [0, 4) on device 0 + rows [2, 4) columns [0, 4) on device 1 and 3 more"
-    assert f"columns [0, 4) on device 0 -> {two}" in render_diff(TASK, start, cut, width=200)
-
-
 def test_kinds_are_counted_where_tables_are_not_all_whole():
     tables = tuple(EmbeddingTable(f"t{n}", 100, 8) for n in range(4))
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)

@@ -1,14 +1,9 @@
 """The examples of reinforcement learning libraries: what they share, and a short run of each that is installed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Libraries that scripts need besides torch.
 LIBRARIES = {"cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",)}
@@ -31,29 +26,17 @@ def test_advantages_stop_where_episodes_end(example):
     assert found.tolist() == [[1.0 + 20.0 + 0.5 * last - 10.0, 1.0 - 10.0], [last, last]]
 
 
-def test_a_moment_of_training_is_compared_with_lookahead(example, tmp_path, capsys, monkeypatch):
-    script = example("cleanrl_ppo")
-    monkeypatch.setattr(script, "NUM_ENVS", 8)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_moment_of_training_is_compared_with_lookahead(name, example, tmp_path, capsys, monkeypatch):
+    for library in LIBRARIES[name]:
+        pytest.importorskip(library, reason="an example's library, which no extra brings")
+    script = example(name)
+    monkeypatch.setattr(script, "NUM_ENVS", 32)
     script.main(["--seconds", "0.1", "--out", str(tmp_path / "found.json")])
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["steps"] >= 8
+    assert found["steps"] >= 32
     assert found["seconds"] >= 0.1
     assert set(found["over_lookahead"]) == {"1", "16"}
     *_, one, many = capsys.readouterr().out.splitlines()
     for line, over in zip((one, many), found["over_lookahead"].values(), strict=True):
         assert f" {over['ratio']:.3f} of the cost of lookahead_columns, {over['failed']} of " in line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_half_a_minute_of_training_comes_near_lookahead(name, tmp_path):
-    """Untrained policies cost a sixth more than lookahead."""
-    for library in LIBRARIES[name]:
-        pytest.importorskip(library, reason="an example's library, which no extra brings")
-    out = tmp_path / "found.json"
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--seconds", "30", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    best = json.loads(out.read_text())["over_lookahead"]["16"]
-    assert best["failed"] <= 3
-    assert best["ratio"] < 1.05

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -331,15 +330,3 @@ def test_wrong_usage_is_one_line(arguments, message, capsys, monkeypatch):
     assert said.out == ""
     assert message in said.err
     assert said.err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_torchrun_starts_it(here):
-    arguments = ["task.json", "--plan", "apart.json", "--plan", "turned.json", *ONE_ROUND, "-o", "result.json"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "shardgym", "compare"]
-    done = subprocess.run(
-        [*command, *arguments], cwd=here, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("result.json: 2 ranks") == 1
-    check_result(Comparison.load(here / "result.json"), 2, 1)

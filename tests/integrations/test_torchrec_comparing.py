@@ -118,37 +118,6 @@ def test_exchanging_gradients_of_copies_is_no_compute(monkeypatch):
     assert phases.phases_ms([call], torch.device("cpu"), 0.1) == [1.0, 2.0, 3.0, 8.0, 5.0]
 
 
-def test_copies_are_updated_with_the_backward_pass(monkeypatch):
-    copied = Copied()
-    copied.weight = torch.nn.Parameter(torch.ones(3))
-    copied.weight.grad = torch.full((3,), 100.0)  # of the last step, which has used it
-    seen = []
-
-    def timed(work, device):
-        before = copied.weight.tolist()
-        found = work()
-        seen.append(copied.weight.tolist() != before)
-        return found, 1.0
-
-    def begun(value):
-        return SimpleNamespace(wait=lambda: value)
-
-    collection = SimpleNamespace(
-        modules=lambda: [copied],
-        create_context=lambda: None,
-        input_dist=lambda context, factors: begun(begun(factors)),
-        compute=lambda context, factors: [copied.weight * factors],
-        output_dist=lambda context, pooled: begun(SimpleNamespace(values=lambda: pooled[0])),
-    )
-    monkeypatch.setattr(phases, "timed", timed)
-    call = Call(collection, (torch.tensor([2.0, 2.0, 4.0]),), {})
-    assert phases.phases_ms([call], torch.device("cpu"), 0.5) == [1.0] * 5
-    # Three passes with and three without an exchange.
-    assert seen == [False, False, False, False, True] * 6
-    assert copied.weight.tolist() == [1 - 6 * 0.5 * 2, 1 - 6 * 0.5 * 2, 1 - 6 * 0.5 * 4]
-    assert copied.weight.grad is None
-
-
 def test_an_interval_is_that_of_students_t_of_the_logarithms():
     assert mean_ratio([2.0, 0.5, 1.0]) == (pytest.approx(1.0), None, None)
     value, low, high = mean_ratio([math.exp(x) for x in (1.0, 2.0, 3.0, 4.0)])

@@ -1,6 +1,5 @@
 """Plans under DistributedModelParallel: what sharded and unsharded collections compute and learn is the same."""
 
-import copy
 import dataclasses
 import functools
 import re
@@ -8,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,14 +14,12 @@ import pytest
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
 import torch
-import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
-from torch.distributed.remote_device import _remote_device
 from torch.distributed.tensor import DTensor
 from torchrec.distributed import comm
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
+from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Pieces, collection, config, run_ranks, sample, topology
@@ -136,36 +132,11 @@ def loss_of(values):
     return (values * torch.arange(values.shape[1]) / values.shape[1] + values**2).mean(dim=0).sum()
 
 
-class OnCpus(DistributedModelParallel):
-    def __init__(self, module, env, device, *others):
-        super().__init__(module, env, torch.device("cpu"), *others)
-
-
-class GroupsOnCpus(DMPCollection, OnCpus):
-    """TorchRec's 2D parallelism, which asks for GPUs and then does nothing that CPUs could not."""
-
-    def __init__(self, model, plan, sharders, size, group_size):
-        super().__init__(
-            model, SimpleNamespace(type="cuda"), copy.deepcopy(plan), size, group_size, dist.group.WORLD,
-            sharders=sharders, use_inter_host_allreduce=True,
-        )  # fmt: skip
-
-    def _create_process_groups(self, **options):
-        self._device = torch.device("cpu")
-        return super()._create_process_groups(**options)
-
-    def _remap_sharding_plan(self, plan, **options):
-        super()._remap_sharding_plan(plan, **options)
-        for sharding in plan.plan["bags"].values():
-            for shard in sharding.sharding_spec.shards if sharding.sharding_spec else ():
-                shard.placement = _remote_device(f"rank:{shard.placement.rank()}/cpu")  # it says cpu:0
-
-
 IDS = functools.partial(sample, {f"{name}_ids": rows for name, (rows, _) in TABLES.items()}, SAMPLES)
 POOLED_BY_SUM = Kind(make_model, outputs, IDS, loss_of, EmbeddingBagCollectionSharder)
 
 
-def train(rank, size, plan, kind=POOLED_BY_SUM, group_size=None):
+def train(rank, size, plan, kind=POOLED_BY_SUM):
     torch.manual_seed(0)
     ((path, module),) = plan.plan.items()
     reference = kind.make("cpu").get_submodule(path)
@@ -173,11 +144,7 @@ def train(rank, size, plan, kind=POOLED_BY_SUM, group_size=None):
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     sharder = kind.sharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE})
     types = {name: sharding.sharding_type for name, sharding in module.items()}
-    meta = kind.make("meta")
-    if group_size is None:
-        model = DistributedModelParallel(meta, device=torch.device("cpu"), plan=plan, sharders=[sharder])
-    else:
-        model = GroupsOnCpus(meta, plan, [sharder], size, group_size)
+    model = DistributedModelParallel(kind.make("meta"), device=torch.device("cpu"), plan=plan, sharders=[sharder])
     pieces = list(held_weights(model, types))
     for name, (row, column), tensor in pieces:
         tensor.copy_(before[name][row : row + tensor.shape[0], column : column + tensor.shape[1]])
@@ -196,8 +163,6 @@ def train(rank, size, plan, kind=POOLED_BY_SUM, group_size=None):
         loss = kind.loss(values)
         loss_error = max(loss_error, abs(float(loss.detach() - losses[rank].detach())))
         loss.backward()  # the fused optimizer updates the weights, too
-        if group_size is not None:
-            model.sync()
         (torch.stack(losses).sum() / size).backward()
         for optimizer in optimizers:
             optimizer.step()
@@ -298,25 +263,6 @@ def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog):
     environment = {"LOCAL_WORLD_SIZE": "1", "TORCHREC_RESOLVED_POD_SIZE": "2", "TOPOLOGY_DOMAIN_MULTIPLE": "2"}
     found = train_all(4, {"grid": functools.partial(train, plan=exported)}, **environment)
     assert max(found["grid"][:3]) < 1e-5
-
-
-@pytest.mark.slow
-def test_groups_train_together():
-    """Two groups of two ranks, in all kinds that one host has, and a table that all four hold."""
-    task = task_of(4)
-    jobs = {}
-    for name in ("even columns", "grid", "everything"):
-        shards, types = PLANS[2, name]
-        of_groups = [
-            dataclasses.replace(
-                shard, devices=range(4) if len(shard.devices) > 1 else (shard.devices[0], shard.devices[0] + 2),
-            )
-            for shard in shards
-        ]  # fmt: skip
-        exported = exported_for_cpus(task, ShardingPlan.of(task, of_groups, group_size=2))
-        assert tuple(sharding.sharding_type for sharding in exported.plan["bags"].values()) == types
-        jobs[name] = functools.partial(train, plan=exported, group_size=2)
-    assert {name for name, of in train_all(4, jobs).items() if max(of[:3]) < 1e-5} == set(jobs)
 
 
 #: Mean-pooled tables next to a plan, and whether TorchRec pools them rightly. Tables a and c of "rows" are cut.

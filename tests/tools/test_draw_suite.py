@@ -1,11 +1,9 @@
 """Drawing suites in which solvers differ."""
 
-import dataclasses
-
 import pytest
 import yaml
 
-from shardgym import EmbeddingTable, ShardingTask, Topology, load_suite, make_solver
+from shardgym import load_suite, make_solver
 
 GROUP = {
     "name": "few", "count": 1, "topology": "cpu", "num_devices": 2, "num_tables": [4, 6], "dims": [16, 64],
@@ -55,16 +53,6 @@ def test_draws_are_kept_where_sharding_types_matter(draw, tool):
     (task,) = suite
     assert tool.largest_bytes(task) > max(task.capacity_bytes)
     assert tool.verdict_on_kinds(task, 0.1, *tool.predicted_costs(suite)) in (tool.KEPT, tool.KEPT_UNCUT)
-
-
-def test_a_table_that_no_cut_makes_short_enough_binds(tool):
-    narrow = EmbeddingTable("narrow", 1000, 4, 200.0)
-    others = [EmbeddingTable(f"t{n}", 1000, 16, 1.0) for n in range(3)]
-    task = ShardingTask((narrow, *others), Topology(num_devices=2, memory_bytes=2**30), batch_size=8192)
-    oracle = tool.make_cost("roofline")
-    assert tool.is_bound_by_a_table(task, oracle)
-    more = [dataclasses.replace(narrow, name=f"narrow {n}") for n in range(2)]
-    assert not tool.is_bound_by_a_table(dataclasses.replace(task, tables=(narrow, *more)), oracle)
 
 
 def test_digests_are_written_and_replaced_only_with_the_option(tool, tmp_path, monkeypatch, capsys):

@@ -1,11 +1,9 @@
 """The command for minutes on a GPU: stages that fail, hang or run out of time, what is resumed and what comes home."""
 
-import contextlib
 import csv
 import importlib.metadata
 import importlib.util
 import io
-import json
 import lzma
 import os
 import shutil
@@ -17,9 +15,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from shardgym.errors import InputError
-from shardgym.training.collecting import Summary
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -174,59 +169,6 @@ def test_a_torn_part_is_an_error_and_leaves_nothing_behind(stages, a_day, cut):
     assert not (a_day.work / "site").exists()
     with pytest.raises(SystemExit, match="its 0 parts make no whole archive"):
         stages.unpack(a_day._replace(pack=a_day.work))
-
-
-def test_tests_that_fail_are_said(stages, a_day, monkeypatch, tmp_path):
-    monkeypatch.setattr(stages, "ROOT", tmp_path)
-    monkeypatch.setattr("pytest.main", lambda of: 0 if str(tmp_path / "tests" / "gpu") in of else 4)
-    assert stages.tests(a_day)[0] is True
-    monkeypatch.setattr("pytest.main", lambda of: 1)
-    with pytest.raises(SystemExit, match="tests/gpu: pytest ended with exit code 1"):
-        stages.tests(a_day)
-
-
-def test_kernels_are_timed_until_the_deadline(stages, a_day, monkeypatch, script):
-    asked = []
-    monkeypatch.syspath_prepend(TOOLS.parent / "benchmarks" / "published_gpu")
-    monkeypatch.setattr("repeat.measure", lambda path, **given: asked.append((path, given)) or (2, "two are left"))
-    assert stages.kernels(a_day) == (False, "two are left")
-    ((path, given),) = asked
-    assert path == a_day.work / "kernels.csv"
-    assert given["small"]
-    assert 0 < given["minutes"] <= 10
-
-
-def test_a_survey_grows_by_turns_and_a_tenth_is_measured_again(stages, a_day, monkeypatch):
-    asked = []
-
-    def collect(folder, *, samples, repeated, device, minutes, **_):
-        asked.append((samples, repeated, device))
-        assert 0 < minutes <= 10
-        folder.mkdir(exist_ok=True)
-        (folder / "measurements.jsonl").write_text("{}\n" * 160)
-        return Summary({}, {}, {}, max(0, samples - 160), {}, ())
-
-    monkeypatch.setattr("shardgym.training.collect", collect)
-    assert stages.survey(a_day) == (False, "160 of 600 samples")
-    assert asked == [(60, 0.0, "cuda"), (600, 0.0, "cuda")]
-    with pytest.raises(InputError, match="there is no such file"):
-        stages.again(a_day)  # there are no plans yet
-    (a_day.work / "plans").mkdir()
-    run = json.loads((TOOLS.parent / "leaderboards" / "quick-v2-fbgemm" / "run.json").read_text())
-    (a_day.work / "plans" / "run.json").write_text(json.dumps({**run, "num_tasks": 24}))
-    monkeypatch.setattr(stages, "_evaluate", lambda day, folder, tasks: tasks)
-    assert stages.again(a_day) == (True, "2 of 2 tasks, 32 of twice 16 samples")
-    assert asked[2:] == [(16, 1.0, "cuda")]
-
-
-def test_plans_are_measured_task_by_task_until_the_deadline(stages, a_day, monkeypatch):
-    limits = []
-    monkeypatch.setattr("shardgym.evaluation.evaluate", lambda *_, limit, **__: limits.append(limit))
-    monkeypatch.setattr("shardgym.make_cost", lambda *_, **__: contextlib.nullcontext())
-    assert stages.plans(a_day) == (True, "plans of 12 of 12 tasks")
-    assert limits == list(range(1, 13))
-    late = a_day._replace(end_s=0.0, small=False)
-    assert stages.plans(late) == (False, "plans of 0 of 24 tasks")
 
 
 @pytest.mark.measured

@@ -1,7 +1,6 @@
 """The chart of the overall table: every solver with a score is on it, and its label covers nothing."""
 
 import itertools
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -47,13 +46,3 @@ def test_solvers_that_none_dominates_are_marked_and_names_are_escaped(tool):
     assert "&lt;fast&gt;" in text
     assert [c.get("class") for c in ET.fromstring(text).iter(f"{SVG}circle")] == ["front", "front", "other"]
     assert text == tool.chart(table([("<fast>", 0.001, 1.0), ("good", 0.1, 0.8), ("worse", 0.2, 0.9)]))
-
-
-def test_axes_are_logarithmic_and_have_ticks_inside(tool):
-    axis = tool.Axis([0.01, 1.0], 0, 100)
-    assert axis.at(0.1) == pytest.approx(50)
-    assert list(axis.ticks((1, 5))) == pytest.approx([0.01, 0.05, 0.1, 0.5, 1.0])
-    # All text is dark, or light where the page is dark.
-    style = re.search("<style>(.*)</style>", tool.chart(table([("one", 0.1, 1.0)])))[1]
-    assert style.count("text{fill:") == 2
-    assert "@media (prefers-color-scheme: dark)" in style

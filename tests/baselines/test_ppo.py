@@ -10,7 +10,7 @@ from sums import WholePlans
 from torch import nn
 
 from baselines.ppo.episode import Episodes
-from baselines.ppo.set_network import SetNetwork, observations_of
+from baselines.ppo.set_network import ArrayScores, SetNetwork, observations_of
 from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns
 from neuroshard import NeuroShard
 from neuroshard.plus.solver import NeuroShardPlus
@@ -172,6 +172,21 @@ def test_plans_of_any_kind_are_those_of_an_episode_of_the_environment(favoured):
                 halved, cut = shard.num_columns < table.embedding_dim, shard.num_rows < table.num_embeddings
                 taken += (halved, cut, len(shard.devices) > 1)[favoured]
     assert taken > 2
+
+
+def test_several_holders_are_worth_what_the_worst_of_them_is():
+    """In two domains of two devices, by tensors and by arrays."""
+    torch.manual_seed(0)
+    network = SetNetwork(every_kind=True)
+    devices = np.random.default_rng(0).uniform(0, 1, (1, 4, 9))
+    devices[:, :, 0] = 1
+    table, rest = np.full((1, 25), 0.1), np.full((1, 10), 0.5)
+    seen = network.scores(observations_of(table, devices, rest)).detach()
+    scores = ArrayScores(network.double(), table, 4, halves=True)
+    steps = scores.of_steps(np.array([0]), rest)
+    apart, pairs = (scores.scores(steps, devices, np.array([number])) for number in (1, 2))
+    np.testing.assert_allclose(pairs, seen, atol=1e-5)
+    np.testing.assert_allclose(pairs[0, [0, 2]], apart[0, :4].reshape(2, 2).min(axis=1))
 
 
 def test_the_cheapest_of_many_episodes_is_taken(network):

@@ -62,6 +62,13 @@ def test_with_its_source_left_out_a_row_is_predicted_within_the_goals(published)
     assert median_error(held, "collective") < 0.25
 
 
+def test_a_fabric_that_is_known_to_be_bad_is_shown_and_nothing_is_fitted_to_it(published):
+    script, held = published
+    assert sum(item.row.faulty for item in held) == 10
+    fitted = importlib.import_module("fit").fitted_rows(script.read_rows(), "collectives")
+    assert not any(row.faulty for row in fitted)
+
+
 def test_constants_fitted_to_measured_kernels_alone_are_tested_on_published_ones(published):
     """On rows that a machine with other constants might have measured: they are found, and published ones are off."""
     script, held = published

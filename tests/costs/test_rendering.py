@@ -96,14 +96,6 @@ def test_a_diff_with_costs_says_which_is_better():
     assert "A: 2.000 ms, slowest device 0. B: 3.000 ms, slowest device 0. B against A: +50.0 %." in text
 
 
-@pytest.mark.parametrize(("listed", "moved", "more"), [(1, 1, True), (2, 2, False)])
-def test_a_diff_lists_so_many_tables(listed, moved, more, monkeypatch):
-    monkeypatch.setattr("shardgym.costs.rendering.plan_view.MAX_LISTED", listed)
-    text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), width=100)
-    assert text.count("moved '") == moved
-    assert ("... and 1 more; --json lists them" in text) == more
-
-
 def test_kinds_are_counted_where_tables_are_not_all_whole():
     tables = tuple(EmbeddingTable(f"t{n}", 100, 8) for n in range(4))
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)

@@ -32,12 +32,7 @@ Config = dict[str, float]
 
 
 class PublishedSearch:
-    """The search of one task.
-
-    Args:
-        task: the task; devices have as much memory as the first.
-        cost: the simulator whose predictions the compute network is fitted to.
-    """
+    """The search of one task; devices have as much memory as the first, and the network is fitted to `cost`."""
 
     def __init__(self, task: ShardingTask, cost: SimulatorCost) -> None:
         torch.manual_seed(0)
@@ -168,8 +163,8 @@ class ComputeModel:
     def __init__(self, features: torch.Tensor) -> None:
         self.mean = features.mean(dim=0)
         self.scale = features.std(dim=0) + 1e-6
-        self.table = nn.ModuleList([nn.Linear(features.shape[1], 128), nn.Linear(128, 32)])
-        self.head = nn.ModuleList([nn.Linear(32, 64), nn.Linear(64, 1)])
+        self.table = nn.Sequential(nn.Linear(features.shape[1], 128), nn.ReLU(), nn.Linear(128, 32), nn.ReLU())
+        self.head = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def predict(self, devices: Sequence[Sequence[int]], features: torch.Tensor) -> list[float]:
         """Return ms of devices by the numbers of their tables, encoding every table anew."""
@@ -181,18 +176,16 @@ class ComputeModel:
         """Return ms of devices, shape (G,)."""
         features = (features - self.mean) / self.scale
         counts = torch.tensor([len(numbers) for numbers in devices])
-        codes = torch.cat([features[numbers] for numbers in devices])
-        for layer in self.table:
-            codes = torch.relu(layer(codes))
+        codes = self.table(torch.cat([features[numbers] for numbers in devices]))
         owner = torch.repeat_interleave(torch.arange(len(devices)), counts)
         sums = torch.zeros(len(devices), codes.shape[1]).index_add_(0, owner, codes)
-        return self.head[1](torch.relu(self.head[0](sums))).view(-1)
+        return self.head(sums).view(-1)
 
     def fit(self, devices: Sequence[Sequence[int]], features: torch.Tensor, ms: torch.Tensor) -> None:
         """Fit to times of devices."""
         optimizer = torch.optim.Adam([*self.table.parameters(), *self.head.parameters()], lr=3e-3)
         with torch.no_grad():
-            self.head[1].bias += ms.mean()
+            self.head[-1].bias += ms.mean()
         for _ in range(STEPS):
             loss = ((self.forward(devices, features) - ms) ** 2).mean()
             optimizer.zero_grad()

@@ -50,7 +50,8 @@ def main() -> None:
     cost = SimulatorCost()
     compiling, again = (timed(lambda: NeuroShard().solve(benchmark_task(10, 4, 0), cost))[1] for _ in range(2))
     print(f"first search {compiling:.1f} s, second {again:.3f} s: compiling, or reading what was", file=sys.stderr)
-    rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in parsed(arguments.sizes)]
+    sizes = [map(int, size.split("x")) for size in arguments.sizes.split(",")]
+    rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in sizes]
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.3f"))
 
 
@@ -65,7 +66,8 @@ def row(tables: int, devices: int, cost: SimulatorCost, tasks: int, whole: int) 
             columns["ratio"].append(columns["published, s"][-1] / columns["search, s"][-1])
     medians = {name: statistics.median(values) for name, values in columns.items() if values}
     how = {"published is": "whole" if tables <= whole else "extrapolated"} if whole else {}
-    return {"tables": tables, "devices": devices, "tasks": tasks, **medians, **how, "peak memory, MiB": peak_mib()}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
+    return {"tables": tables, "devices": devices, "tasks": tasks, **medians, **how, "peak memory, MiB": peak_mib}
 
 
 def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> float:
@@ -82,22 +84,11 @@ def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> floa
     return first + some / INNER * inner_searches
 
 
-def parsed(sizes: str) -> list[tuple[int, int]]:
-    """Read "10x4,35x4" as pairs of tables and devices."""
-    pairs = [size.split("x") for size in sizes.split(",") if size]
-    return [(int(tables), int(devices)) for tables, devices in pairs]
-
-
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     """Return what work returns, and the processor seconds it took: what other processes do counts little."""
     start = time.process_time()
     result = work()
     return result, time.process_time() - start
-
-
-def peak_mib() -> float:
-    """Return the most memory that this process ever had, in MiB (Linux counts in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

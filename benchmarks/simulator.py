@@ -128,8 +128,6 @@ def keep_second(folder: Path) -> None:
 
 
 def _second_rows() -> list[dict[str, str]]:
-    if not SECOND.exists():
-        return []
     with SECOND.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -211,10 +209,9 @@ class MeasuredCompute:
 
 
 def gate(tasks: list[Measured], judge: CostModel | MeasuredCompute) -> list[dict[str, Any]]:
-    """Return by suite, and of all tasks that were measured twice, how the judge's tau compares with a repeat's.
+    """Return how the judge's tau compares with a repeat's, by suite and of all tasks that were measured twice.
 
-    "ahead" is the mean difference, with an interval of 95 % by a bootstrap over tasks. The judge passes where it is at
-    least minus `ALLOWANCE`.
+    "ahead" is the mean difference, with an interval of 95 % by a bootstrap over tasks.
     """
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for measured in tasks:

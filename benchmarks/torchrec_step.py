@@ -35,14 +35,7 @@ _TIMES = "times.json"
 
 
 def real_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, seed: int) -> Floats:
-    """Return ms of a step of each plan by new processes: median over rounds, and over steps of the slowest rank.
-
-    Args:
-        task: with as many devices as divide its batch.
-        plans: to run, shape (P,).
-        rounds: turns of each plan.
-        seed: of ids and of the order of plans.
-    """
+    """Return ms of a step of each plan by new processes: median over rounds, and over steps of the slowest rank."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         # Forked processes have imported TorchRec already, which takes seconds.

@@ -80,10 +80,9 @@ def predicted(task: ShardingTask, plans: Sequence[ShardingPlan]) -> dict[str, Fl
 
 
 def by_cost(tasks: Sequence[dict[str, Floats]]) -> list[dict[str, Any]]:
-    """Return a row per cost, the real step first: means over tasks, and an interval of "behind" from six tasks on.
+    """Return a row per cost, the real step first: means over tasks of `agreement` on the plans that the cost knows.
 
-    Columns are those of `agreement` over the plans that a cost knows, and "behind": by how much `tau_half` is below
-    that of the step itself.
+    "behind" is by how much `tau_half` is below that of the step itself, with an interval from six tasks on.
     """
     rows = []
     for name in tasks[0]:

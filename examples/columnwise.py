@@ -48,11 +48,7 @@ class Trained(NamedTuple):
 
 
 class Clock:
-    """Processor time of this process since the clock was made.
-
-    Args:
-        limit_s: seconds that training may take.
-    """
+    """Processor time of this process since the clock was made, and how much of it training may take."""
 
     def __init__(self, limit_s: float) -> None:
         self._started_s = time.process_time()
@@ -85,11 +81,7 @@ def sizes() -> dict[str, int]:
 
 
 class Network(nn.Module):
-    """`SetNetwork` for flat observations: every device is scored by the same layers. Invalid actions never win.
-
-    Args:
-        sizes: of `sizes`.
-    """
+    """`SetNetwork` for flat observations: every device is scored by the same layers. Invalid actions never win."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         super().__init__()
@@ -108,9 +100,7 @@ class Network(nn.Module):
 
 
 class Rollout(NamedTuple):
-    """Steps of all environments, one behind the other, for algorithms that learn from what the policy just did.
-    Tensors have the shape (N * steps, ...).
-    """
+    """Steps of all environments, one behind the other; tensors have the shape (N * steps, ...)."""
 
     observations: dict[str, Tensor]  #: by entry of flat observations
     actions: Tensor
@@ -121,13 +111,7 @@ class Rollout(NamedTuple):
 
 
 class Player:
-    """Plays native environments by a network, and goes on where it stopped.
-
-    Args:
-        envs: of `make_envs`, with "SameStep".
-        network: draws the actions.
-        seed: of the tasks.
-    """
+    """Plays environments of `make_envs`, with "SameStep", by a network, and goes on where it stopped."""
 
     def __init__(self, envs: VectorEnv, network: Network, seed: int | None) -> None:
         self._envs = envs
@@ -187,11 +171,7 @@ def run(
 ) -> None:
     """Train, solve the suite, and print costs over those of lookahead, by one episode and by the best of many.
 
-    Args:
-        library: that has to be installed.
-        train: called with seconds of processor time, and a seed.
-        arguments: of the command line.
-        flat: whether the policy takes flat observations.
+    `train` gets seconds of processor time and a seed; `flat` says whether its policy takes flat observations.
     """
     parser = argparse.ArgumentParser(description=f"ColumnWise by {library}.")
     parser.add_argument("--seconds", type=float, default=120.0, help="of processor time to train for (%(default)s)")

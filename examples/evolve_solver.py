@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import shardgym
@@ -63,7 +64,7 @@ class Attempt:
 
 def written(command: str, attempts: list[Attempt]) -> str:
     """Return the next program, which a command is asked for."""
-    shown = {attempt.number: attempt for attempt in (*sorted(attempts, key=_score)[:2], *attempts[-1:])}
+    shown = {attempt.number: attempt for attempt in (*sorted(attempts, key=attrgetter("score"))[:2], *attempts[-1:])}
     parts = [PROMPT]
     parts += [f"Candidate {a.number}: {a.score:.3f}. {a.remark}\n\n{a.source}\n" for a in shown.values()]
     done = subprocess.run(shlex.split(command), input="\n".join(parts), capture_output=True, text=True, check=False)
@@ -119,15 +120,11 @@ def main(arguments: list[str] | None = None) -> None:
     for number in range(options.rounds):
         attempts.append(attempt(number, written(options.model, attempts), out))
         print(f"candidate {attempts[-1].number}: {attempts[-1].score:.3f}. {attempts[-1].remark}", flush=True)
-    best = min(attempts, key=_score)
+    best = min(attempts, key=attrgetter("score"))
     if math.isinf(best.score):
         sys.exit("no candidate ran")
     hidden, _ = ratios(shardgym.load_suite(HIDDEN), f"candidate_{best.number}:Candidate", out / "hidden")
     print(f"best: candidate {best.number}, {best.score:.3f} of lpt in development, {hidden:.3f} on {HIDDEN}")
-
-
-def _score(attempt: Attempt) -> float:
-    return attempt.score
 
 
 if __name__ == "__main__":

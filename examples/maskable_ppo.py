@@ -21,11 +21,7 @@ NUM_ENVS = 128
 
 
 class UntilTheEnd(BaseCallback):
-    """Stops when the time is over, and prints returns, in reference costs.
-
-    Args:
-        clock: of the training.
-    """
+    """Stops when the clock of the training is over, and prints returns, in reference costs."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

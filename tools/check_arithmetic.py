@@ -129,10 +129,7 @@ def _solved(environment: dict[str, str], share: tuple[int, int] = (0, 1)) -> dic
 
 
 def plans_of_sample(share: tuple[int, int] = (0, 1)) -> dict[str, str]:
-    """Solve a share of the sample in this process: of (i, n), those plans whose names hash to i of n.
-
-    Returns the beginning of a hash of each plan's shards, or why there is none.
-    """
+    """Return hashes of plans, or why there is none: of (i, n), those of the sample whose names hash to i of n."""
     import shardgym
     from baselines.ppo.solver import PpoAny, PpoColumns
     from shardgym.errors import ShardGymError

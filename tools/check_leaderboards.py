@@ -28,8 +28,6 @@ from shardgym.files import read_lines
 from shardgym.leaderboard.boards import BOUNDS
 
 ROOT = Path(__file__).parents[1]
-
-
 #: Tasks of each board whose records are scored again.
 SAMPLE = 2
 

@@ -100,8 +100,7 @@ def on_boards(costs: Iterable[CostModel] | None = None) -> Iterator[DifferenceEr
             answers = cost.evaluate(load_suite(suite)[index], [plan for plan, _ in of_task.values()])
             measured = [statistics.mean(totals) for _, totals in of_task.values()]
             # A cost does not know all plans: simulators price no replicas.
-            priced = [(a.total_ms, real) for a, real in zip(answers, measured, strict=True) if a.feasible]
-            groups.append(priced)
+            groups.append([(a.total_ms, real) for a, real in zip(answers, measured, strict=True) if a.feasible])
         yield error_of_pairs(
             cost.name, cost.version, "cpu", "columns", pairs_of(groups), "plans of boards that fbgemm measured"
         )
@@ -150,18 +149,13 @@ def published() -> Iterator[DifferenceError]:
         yield error_of_pairs(cost.name, cost.version, "gpu", cuts, pairs, "published kernels and collectives")
 
 
-def all_errors() -> DifferenceErrors:
-    """Return what is known of all costs."""
-    found = [*on_boards(), *by_kinds(), *published()]
-    return DifferenceErrors(tuple(sorted(found, key=lambda one: (one.cost, one.version, one.devices, one.cuts))))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Compare; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the errors in the package")
     options = parser.parse_args(arguments)
-    found = all_errors()
+    errors = [*on_boards(), *by_kinds(), *published()]
+    found = DifferenceErrors(tuple(sorted(errors, key=lambda of: (of.cost, of.version, of.devices, of.cuts))))
     if options.write:
         write_whole(ERRORS, found.to_json(indent=1) + "\n")
     print(tabulate([one.to_dict() for one in found.errors], headers="keys"))

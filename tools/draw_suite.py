@@ -101,8 +101,9 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
         group["draws"] = choose(source, candidates, group["count"], options, oracle, judge)
     tasks["groups"] = groups
     comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    text = "\n".join([*comments, suite_text(content)])
-    path.write_text(text, encoding="utf-8")
+    # Lists of numbers stay on lines of their own.
+    made = yaml.dump(content, Dumper=_Plain, sort_keys=False, width=116, default_flow_style=None, allow_unicode=True)
+    path.write_text("\n".join([*comments, made]), encoding="utf-8")
     load_suite(path)
     print(f"{path}: written")
 
@@ -110,11 +111,7 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
 def choose(
     source: DrawnSource, candidates: range, count: int, options: argparse.Namespace, oracle: CostModel, judge: CostModel
 ) -> list[int]:
-    """Return the numbers of the first draws that separate solvers, or kinds of plans.
-
-    Raises:
-        InputError: there are fewer of them.
-    """
+    """Return the numbers of the first draws that separate solvers; raises `InputError` where there are too few."""
     name = source.group(candidates[0])
     kept: list[int] = []
     verdicts: Counter[str] = Counter()
@@ -229,11 +226,6 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
-
-
-def suite_text(content: dict[str, Any]) -> str:
-    """Return the YAML of a suite file; lists of numbers stay on lines of their own."""
-    return yaml.dump(content, Dumper=_Plain, sort_keys=False, width=116, default_flow_style=None, allow_unicode=True)
 
 
 def write_digests(name: str, replace: bool) -> bool:

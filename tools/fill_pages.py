@@ -185,11 +185,7 @@ def _list(boards: Path, folder: Path) -> str:
 
 
 def printed(command: str) -> str:
-    """Return what a command prints, as a block of text below it.
-
-    Raises:
-        InputError: it fails.
-    """
+    """Return what a command prints, as a block of text below it; raises `InputError` where it fails."""
     program, *arguments = shlex.split(command)
     output = io.StringIO()
     with (
@@ -205,17 +201,7 @@ def printed(command: str) -> str:
 
 
 def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3f") -> None:
-    """Put a table into a block of a Markdown page.
-
-    Args:
-        page: the file.
-        block: name of the block.
-        rows: of the table, by header.
-        floatfmt: of numbers that are no whole ones.
-
-    Raises:
-        InputError: the page has no such block.
-    """
+    """Put a table, rows by header, into a block of a Markdown page; raises `InputError` where it has no such block."""
     text = page.read_text(encoding="utf-8")
     table = tabulate(rows, headers="keys", floatfmt=floatfmt, tablefmt="github")
     marked = re.compile(rf"(<!-- {block} -->\n).*?(<!-- end -->)", re.DOTALL)

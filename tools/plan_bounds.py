@@ -73,15 +73,11 @@ def problems(folder: Path) -> list[str]:
         for result in board.results
         if result.status == "ok" and result.total_ms < bounds[result.task_hash]
     ]
-    smallest = min(tasks_of(info), key=_size)
+    smallest = min(tasks_of(info), key=lambda task: task.num_tables * task.num_devices)
     again = lower_bound_ms(smallest, cost)
     if not np.isclose(again, bounds[smallest.digest], rtol=_SAME):
         found.append(f"the bound of {smallest.name} is {again:g} ms, and was {bounds[smallest.digest]:g} ms")
     return found
-
-
-def _size(task: ShardingTask) -> int:
-    return task.num_tables * task.num_devices
 
 
 if __name__ == "__main__":

@@ -112,10 +112,9 @@ def _place(name: str, point: tuple[float, float], taken: Sequence[Box]) -> Box:
         (across - GAP - width, down - LINE / 2),
         *((across + GAP * side - width * (side < 0), down + shift) for shift in (-LINE - 3, 3) for side in (1, -1)),
     ]
-    inside = Box(LEFT, TOP, RIGHT, BOTTOM)
     boxes = [Box(left, top, left + width, top + LINE) for left, top in corners]
     return min(
-        (box for box in boxes if box.left >= inside.left and box.right <= inside.right),
+        (box for box in boxes if box.left >= LEFT and box.right <= RIGHT),
         key=lambda box: sum(map(box.overlaps, taken)),
         default=boxes[0],
     )

@@ -39,7 +39,8 @@ def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
     shown: set[str] = set()
     for package in PACKAGES:
         homes = {_home(package, name) for name in _literal(package, "__all__") if not name.startswith("__")}
-        text = f"# {package}\n\n" + "\n\n".join(f"::: {home}" for home in sorted(homes - shown, key=_last))
+        by_name = sorted(homes - shown, key=lambda home: home.rpartition(".")[2])
+        text = f"# {package}\n\n" + "\n\n".join(f"::: {home}" for home in by_name)
         shown.update(homes)
         found.append(File.generated(config, f"api/{package}.md", content=text))
     return found
@@ -78,7 +79,3 @@ def _home(module: str, name: str) -> str:
         if isinstance(statement, ast.ImportFrom) and name in {alias.asname or alias.name for alias in statement.names}:
             return _home(str(statement.module), name)
     return f"{module}.{name}"
-
-
-def _last(home: str) -> str:
-    return home.rpartition(".")[2]

@@ -75,13 +75,7 @@ def fitted_rows(rows: Sequence[Row], group: str, without: str | None = None) -> 
 
 
 def fit(rows: Sequence[Row], without: str | None = None, start: Constants | None = None) -> Constants:
-    """Return the constants that are nearest to published rows.
-
-    Args:
-        rows: all of them.
-        without: a source that is left out.
-        start: constants of a fit to all sources; groups that the source says nothing of are taken from it.
-    """
+    """Return the constants that are nearest to rows without a source; groups that it says nothing of are `start`'s."""
     result = START
     for group, (kinds, units) in GROUPS.items():
         if start is not None and not any(row.source == without and row.kind in kinds for row in rows):

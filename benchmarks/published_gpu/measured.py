@@ -31,15 +31,7 @@ _GIB = 2**30
 
 
 def tables_of(folder: Path, published: Sequence[Row]) -> str:
-    """Return as Markdown what a folder holds: `kernels.csv`, `plans`, `plans-again`, `memory.csv`.
-
-    Args:
-        folder: what `tools/gpu_day.py` brought home, archives unpacked in it.
-        published: all rows of `rows.csv`.
-
-    Raises:
-        InputError: the folder holds none of these, or its GPU is no card of the model.
-    """
+    """Return as Markdown what a folder of `tools/gpu_day.py` holds; raises `InputError` where that is nothing."""
     made = []
     if (folder / "kernels.csv").exists():
         made.append(f"### Kernels\n\n{kernel_tables(read_rows(folder / 'kernels.csv'), published)}")
@@ -64,11 +56,7 @@ def _github(rows: Sequence[Sequence[object]], columns: Sequence[str]) -> str:
 
 
 def kernel_tables(measured: Sequence[Row], published: Sequence[Row]) -> str:
-    """Return constants of kernels fitted to measured rows alone, and errors on these and, as a test, on published ones.
-
-    Raises:
-        InputError: none of the rows is a kernel of a known card.
-    """
+    """Return constants fitted to measured kernels alone, and errors on these and, as a test, on published ones."""
     tested = [row for row in published if row.kind == "fused"]
     if not ratios(measured, Constants(), measured):
         raise InputError("no row is a kernel of a known card: expected kernels.csv as tools/gpu_day.py brings it")
@@ -97,15 +85,7 @@ class _Plan(NamedTuple):
 
 
 def plan_tables(folder: Path, again: Path) -> str:
-    """Return compute by solver as measured and by `gpu`, errors of `gpu` and of a second measurement, and their order.
-
-    Args:
-        folder: of measured records.
-        again: of those that were measured a second time; it may be missing.
-
-    Raises:
-        InputError: nothing was measured, or the GPU is no card of the model.
-    """
+    """Return compute by solver as measured and by `gpu`, errors of `gpu` and of a second measurement, and orders."""
     first = _records(folder)
     second = _records(again) if again.exists() else {}
     if not first:

@@ -39,12 +39,8 @@ class Constants:
 def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float]:
     """Return what is predicted over what is published by id, of the rows that the model says anything of.
 
-    Ratios are of times, or of bandwidths where a source has no time.
-
-    Args:
-        rows: to predict.
-        constants: of the model.
-        among: all rows, for what a source's other rows say of its machine.
+    Ratios are of times, or of bandwidths where a source has no time. `among` are all rows, as those of a source tell of
+    its machine.
     """
     kernels = [row for row in rows if row.kind in KERNELS and row.card in CARDS]
     phases = phases_us(kernels, constants.kernels, constants.host)
@@ -135,10 +131,7 @@ def table_of(row: Row) -> EmbeddingTable:
 
 @functools.lru_cache(maxsize=1024)
 def _missed_share(row: Row) -> float:
-    """Return which part of the distinct rows of a batch a cache has not got, on average over a run that starts empty.
-
-    In batch k the cache has the rows of all batches before, or of the last ones that it has room for.
-    """
+    """Return which part of a batch's distinct rows a cache lacks, on average over a run that starts empty."""
     if exchanged := re.search(r"([\d.]+) exchanged cache lines", row.note):
         return float(exchanged[1]) / (float(_sizes(row).touched.sum()) * row.tables)
     cells = popularity(table_of(row), int(row.bags))
@@ -146,6 +139,7 @@ def _missed_share(row: Row) -> float:
     expected = draws * cells.rates
     touched = cells.sizes * -np.expm1(-expected)
     kept = batches_kept(cells, draws, row.cache_share * row.rows)
+    # In batch k the cache has the rows of all batches before, or of the last ones that it has room for.
     missed = [float((touched * np.exp(-expected * min(batch, kept))).sum()) for batch in range(row.batches)]
     return statistics.fmean(missed) / float(touched.sum())
 
@@ -242,15 +236,9 @@ def rates_of(row: Row) -> tuple[float, float]:
 
 
 def exchange_us(row: Row, rows: Sequence[Row], links: LinkConstants) -> float:
-    """Return the time of an exchange in us.
+    """Return the time of an exchange in us; raises `NotPredicted` where nothing is known of its links.
 
-    Args:
-        row: of the exchange.
-        rows: all rows; where a source does not say how fast its network is, its largest exchange does.
-        links: constants.
-
-    Raises:
-        NotPredicted: the row itself is that, or nothing is known of its links.
+    Where a source does not say how fast its network is, its largest exchange does.
     """
     fast, slow = rates_of(row)
     sent = exchange_of(row)
@@ -284,17 +272,14 @@ def topology_of(row: Row) -> Topology:
 
 
 def collective_ratios(rows: Sequence[Row], constants: CollectiveConstants) -> dict[str, float]:
-    """Return what is predicted of row collectives over what is published, by id, those of one machine together.
-
-    Ratios are of times, or of bus bandwidths where a source has no time. Where it has no size, the size is so large
-    that nothing else counts.
-    """
+    """Return what is predicted of row collectives over what is published, by id; see `ratios`."""
     found: dict[str, float] = {}
     alike: dict[tuple[bool, Topology], list[Row]] = {}
     for row in rows:
         with contextlib.suppress(NotPredicted):
             alike.setdefault((row.op.startswith("all_reduce"), topology_of(row)), []).append(row)
     for (reduced, topology), group in alike.items():
+        # Where a source has no size, it is so large that nothing else counts.
         sizes = np.array([row.message_bytes or 1e12 for row in group])
         times = (all_reduce_ms if reduced else reduce_scatter_ms)(topology, sizes, constants)
         counted = sizes * (2 if reduced else 1) * (topology.num_devices - 1) / topology.num_devices

@@ -46,13 +46,9 @@ class Kernel(NamedTuple):
 
 
 def kernels(*, small: bool = False) -> Iterator[Kernel]:
-    """Yield each kernel that was published with all its rows in the GPU's memory, once.
+    """Yield each kernel that was published with all its rows in the GPU's memory, once; for a rehearsal, smaller ones.
 
-    First come those with the precision and the optimiser that they were published with, then all their sizes in FP32
-    and FP16 with SGD and row-wise Adagrad.
-
-    Args:
-        small: whether batches and tables are a 64th of that, for a rehearsal on a CPU.
+    First come those with the precision and the optimiser that they were published with.
     """
     rows = [row for row in read_rows() if row.kind == "fused"]
     published = [_kernel(row, "fp16" if row.element_bytes == 2 else "fp32", optimizer_of(row), small) for row in rows]
@@ -79,16 +75,7 @@ def _kernel(row: Row, precision: Precision, optimizer: Optimizer, small: bool) -
 
 
 def measure(path: Path, *, minutes: float = math.inf, small: bool = False) -> tuple[int, str]:
-    """Time the kernels that a file lacks on the first GPU; return how many it then lacks, and what there is to say.
-
-    Args:
-        path: of the file, like `rows.csv`. Its last line, where a kill has cut it off, is timed again.
-        minutes: begin no kernel after that long.
-        small: see `kernels`.
-
-    Raises:
-        MeasurementError: FBGEMM does not work here.
-    """
+    """Time the kernels that a file lacks on the first GPU; return how many it then lacks, and what there is to say."""
     end_s = time.monotonic() + 60 * minutes
     drop_torn_line(path)
     if not path.exists():

@@ -113,11 +113,10 @@ class Row:
     @property
     def domain(self) -> int:
         """GPUs of an exchange that share fast links."""
-        nodes = re.search(r"(\d+) nodes", self.note)
-        racks = re.search(r"(\d+) racks", self.note)
-        if racks or re.search(r"same NVL rack|one rack", self.note):
-            return self.ranks // (int(racks[1]) if racks else 1)
-        return self.ranks // (int(nodes[1]) if nodes else 1)
+        parts = re.search(r"(\d+) racks", self.note)
+        if not parts and not re.search(r"same NVL rack|one rack", self.note):
+            parts = re.search(r"(\d+) nodes", self.note)
+        return self.ranks // (int(parts[1]) if parts else 1)
 
 
 class NotPredicted(Exception):
@@ -135,13 +134,13 @@ def _row(fields: dict[str, str]) -> Row:
     sizes = [_number(fields[name]) for name in ("B", "E", "T", "D", "L")]
     precision = fields["weights_precision"]
     element_bytes = {"fp8": 1, "fp16": 2, "bf16": 2, "fp64": 8}.get(precision, 4)
-    time_us = _number(fields["time_us"])
-    gbps = _number(fields["bw_gbps"])
     op = fields["op"]
+    named = (found[0] for pattern in _SOURCES if (found := re.search(pattern, reference)))
     return Row(
-        fields["id"], _kind(op, sizes, reference, precision), _first(_SOURCES, reference),
+        fields["id"], _kind(op, sizes, reference, precision), next(named, reference.strip(" ()")),
         fields["gpu"], card_of(fields["gpu"]), op, fields["optimizer"], element_bytes, *sizes,
-        fields["id_distribution"], time_us, gbps, f"{reference.strip()} {note.strip()}",
+        fields["id_distribution"], _number(fields["time_us"]), _number(fields["bw_gbps"]),
+        f"{reference.strip()} {note.strip()}",
     )  # fmt: skip
 
 
@@ -150,13 +149,6 @@ def _number(text: str) -> float:
     scale = 2**20 if text.endswith("M") else 1
     found = [float(number) for number in _NUMBER.findall(text)]
     return scale * sum(found) / len(found) if found else 0.0
-
-
-def _first(patterns: Sequence[str], text: str) -> str:
-    for pattern in patterns:
-        if found := re.search(pattern, text):
-            return found[0]
-    return text.strip(" ()")
 
 
 def gpu_name(tag: str) -> str:

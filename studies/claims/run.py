@@ -126,10 +126,7 @@ def check(claim: Claim, title: str, costs_ms: dict[str, Floats]) -> dict[str, An
 
 
 def best_of(rivals: Sequence[str], costs_ms: dict[str, Floats]) -> str:
-    """Return the rival with the lowest geometric mean on the tasks that all rivals solved.
-
-    One that solved less than nine tenths as many tasks as the best is left out.
-    """
+    """Return the rival with the lowest geometric mean on the tasks that all comparable rivals solved."""
     logs = {name: np.log(costs_ms[name]) for name in rivals}
     solved = {name: int(np.isfinite(values).sum()) for name, values in logs.items()}
     comparable = [name for name in rivals if solved[name] >= COMPARABLE * max(solved.values())]

@@ -175,7 +175,8 @@ def _failures(ranking: Ranking) -> list[str]:
     rules = [f"Failed: {failed} of {len(records)} records{counted if failed else ''}."]
     num_tasks = ranking.board.num_tasks
     if ranking.num_tasks < num_tasks:
-        rules.append(f"Left out: {num_tasks - ranking.num_tasks} of {num_tasks} tasks, of which {BASE} has no plan.")
+        left_out = num_tasks - ranking.num_tasks
+        rules.append(f"Left out: {left_out} of {num_tasks} tasks, of which there is no plan by {BASE}.")
     if ranking.num_tasks < MIN_TASKS:
         rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
     return rules

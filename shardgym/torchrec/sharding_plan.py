@@ -205,11 +205,12 @@ def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
 def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
     """Raise `InputError` unless a task has exactly the tables of a model."""
     found = {table.name: table for table in tables}
+    names = sorted(found)
     for table in task.tables:
         if table.name not in found:
             raise InputError(
-                f"the plan is for another model: this one has no table '{table.name}'; its {len(found)} tables are "
-                f"{', '.join(sorted(found)[:3])}{', ...' if len(found) > 3 else ''}"
+                f"the plan is for another model: this one has no table '{table.name}'; its {len(names)} tables are "
+                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
             )
         theirs = found.pop(table.name)
         config = theirs.config

@@ -34,11 +34,14 @@ def both():
     model.words = torch.nn.Embedding(300, 16)
     return model
 
-def criteo():
+def criteo(numbers=(0, 25)):
     from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
     tables = [EmbeddingBagConfig(name=f"t{n}", num_embeddings=10 + n, embedding_dim=8, feature_names=[f"cat_{n}"])
-              for n in (0, 25)]
+              for n in numbers]
     return EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+
+def first():
+    return criteo((0,))
 
 def fail():
     raise ValueError("no such thing")
@@ -207,3 +210,7 @@ def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(caps
     assert capsys.readouterr().err == ""
     assert main([*export, "--force", "--model", "toy_model:criteo"]) == 2
     assert "the plan is for another model" in capsys.readouterr().err
+    assert main([IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--force"]) == 0
+    Path("plan.json").write_text('{"t0": 0, "t25": 1}')
+    assert main([*export, "--force", "--model", "toy_model:first"]) == 2
+    assert "this one has no table 't25'; its 1 tables are t0" in capsys.readouterr().err

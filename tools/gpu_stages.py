@@ -187,7 +187,7 @@ def memory(day: Day) -> Outcome:
     from shardgym.costs.fbgemm.step_plan import StepPlan
     from shardgym.costs.fbgemm.step_rank import start
     from shardgym.files import append_flushed, drop_torn_line
-    from shardgym.training.share_sampling import draw_share
+    from shardgym.training.sampling import draw_share
 
     path = day.work / "memory.csv"
     drop_torn_line(path)

@@ -30,8 +30,7 @@ from shardgym.progress import progress_bar
 from shardgym.records import canonical_json, parse_json, sha256
 from shardgym.tables.table import REUSE_BINS
 from shardgym.training.samples import STEP_PARTS, DataInfo, Kind, write_rows
-from shardgym.training.sampling import Role, Space, draw_shard_set, random_of
-from shardgym.training.share_sampling import draw_share
+from shardgym.training.sampling import Role, Space, draw_shard_set, draw_share, random_of
 from shardgym.training.step_sampling import DEVICES, Plan, draw_plans, num_devices
 
 #: What all measurements of a folder have in common, a `DataInfo`; and the measurements, one JSON line each.

@@ -7,6 +7,7 @@ on nothing but the seed and the sample's own name, so samples can be drawn in an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -24,6 +25,9 @@ from shardgym.records import CONFIG, Name, Number, Record, Whole
 from shardgym.tables.ids import expected_row_shares
 from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision, UniformIds, ZipfIds
+from shardgym.tasks.suites import load_suite
+from shardgym.tasks.suites.mixed import MixedSource
+from shardgym.tasks.suites.sources import DrawnSource
 from shardgym.tasks.task import block_bytes
 from shardgym.tasks.topology import GIB
 
@@ -80,7 +84,7 @@ class Space(Record):
         shards: shards on a device.
         memory_bytes: the most that a shard set takes, optimiser state included.
         suites: suites. If any are given, a shard set is what a device holds in a plan of a task drawn like theirs (see
-            `share_sampling.py`), and of the other axes only `memory_bytes` counts.
+            `draw_share`), and of the other axes only `memory_bytes` counts.
     """
 
     batch: WholeRange = (256, 65_536)
@@ -264,3 +268,59 @@ def balanced(
 def analytic_cost(shard: ShardSpec) -> float:
     """Return about what a shard costs, in no unit: only ratios count."""
     return (shard.ids_per_sample + 0.05) * (1 + shard.width / 16) * (1 + math.log10(shard.num_rows))
+
+
+# --- shard sets that are the whole share of a device in plans of tasks like those of suites ---------------------------
+
+#: Tasks of each group of a suite that can be drawn; of mixed pools, times as many as the suite has.
+_PER_GROUP = 2**14
+_TIMES = 2**12
+#: Error of the logarithm of costs by which plans are balanced, and the most cuts.
+_SHARE_ERRORS = (0.05, 0.8)
+_SHARE_CUTS = 40
+#: Draws after which tables are taken to be too large for the memory.
+_SHARE_TRIES = 100
+
+
+def draw_share(space: Space, seed: int, role: Role, number: int) -> ShardSet:
+    """Return the shard set of a sample. The space names the suites, and the memory: what does not fit is left out.
+
+    A task is drawn anew as its suite draws them: for the oracle and the judge from the train halves of its pools, for
+    tests from the test halves. Plans are balanced as searches leave them, from well to badly.
+    """
+    rng = random_of(seed, "share", role, number)
+    for _ in range(_SHARE_TRIES):
+        source = _source(pick(rng, space.suites), role == "test")
+        task = source.build(rng.randint(len(source)), "")
+        shards = [whole_table(table, table.embedding_dim) for table in task.tables]
+        error = rng.uniform(*_SHARE_ERRORS)
+        placed = balanced(rng, shards, task.num_devices, error=error, cuts=rng.randint(_SHARE_CUTS + 1))
+        kept: list[ShardSpec] = []
+        free = space.memory_bytes
+        for shard in pick(rng, [held for held in placed if held]):
+            size = block_bytes(shard.num_rows, shard.width, task.precision, task.optimizer)
+            if size <= free:
+                free -= size
+                kept.append(shard._replace(table=_counted(shard.table, task.batch_size)))
+        if kept:
+            return ShardSet.in_order(kept, task.batch_size, task.precision, task.optimizer)
+    raise InputError(f"no table of {', '.join(space.suites)} fits memory_bytes={space.memory_bytes}: allow more memory")
+
+
+@functools.cache
+def _source(suite: str, for_tests: bool) -> DrawnSource | MixedSource:
+    source = load_suite(suite).source
+    half: Literal["train", "test"] = "test" if for_tests else "train"
+    if isinstance(source, MixedSource):
+        return source.redrawn(half, _TIMES)
+    if not isinstance(source, DrawnSource):
+        raise InputError(f"suite '{suite}' is not drawn from pools, so nothing can be drawn like it: name another")
+    return source.redrawn(source.spec.pool, half, _PER_GROUP)
+
+
+def _counted(table: EmbeddingTable, batch_size: int) -> EmbeddingTable:
+    """Return a table with the reuse histogram that is expected of it, where none was counted."""
+    if table.reuse_histogram is not None or not isinstance(table.ids, UniformIds | ZipfIds):
+        return table
+    histogram = expected_row_shares(table.ids, table.num_embeddings, table.pooling_factor * batch_size)
+    return dataclasses.replace(table, reuse_histogram=histogram)

@@ -11,8 +11,7 @@ from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
 from shardgym.errors import UnknownNameError
 from shardgym.tasks.task import OPTIMIZER_STATE, block_bytes
 from shardgym.tasks.topology import GIB
-from shardgym.training.sampling import ROLES, Space, draw_shard_set
-from shardgym.training.share_sampling import draw_share
+from shardgym.training.sampling import ROLES, Space, draw_shard_set, draw_share
 from shardgym.training.step_sampling import DEVICES, draw_plans, num_devices
 
 SMALL = Space(batch=(256, 1024), pooling=(0.05, 20), rows=(1, 10_000), shards=(1, 12), memory_bytes=2**26)

@@ -103,13 +103,11 @@ def verify(
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB, which no file of records has")
     rows: list[RecordCheck] = []
-    total = sum(1 for file in files for _ in read_lines(file))
-    bar_of_records = progress_bar(shown=progress, total=total, unit="record", desc="verify")
+    bar_of_records = progress_bar(shown=progress, total=0, unit="record", desc="verify")
     with ExitStack() as stack, bar_of_records as bar:
         judges = _Judges(costs, stack)
         for file in files:
             rows += _check_file(file, judges, bar)
-            bar.update(len(rows) - bar.n)  # those without a plan, too
     return VerifyReport(rows)
 
 
@@ -138,7 +136,9 @@ def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordChe
     """Check the records of a file, in the order of its lines."""
     checks: dict[int, RecordCheck] = {}
     groups: dict[tuple[object, ...], dict[int, Result]] = defaultdict(dict)
-    for line in read_lines(file):
+    lines = list(read_lines(file))
+    bar.total = (bar.total or 0) + len(lines)
+    for line in lines:
         if not line.whole:
             checks[line.number] = RecordCheck(file, line.number, "", "skipped", "cut off while it was written")
             continue
@@ -153,6 +153,7 @@ def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordChe
             settings = canonical_json(result.judge_settings)
             key = result.suite, result.task_index, result.task_hash, result.judge, settings
             groups[key][line.number] = result
+    bar.update(len(lines) - sum(map(len, groups.values())))  # those that nothing is scored of
     measured: dict[int, float] = {}
     for group in groups.values():
         for number, (status, reason) in _check_task(file.parent, group, judges, measured):

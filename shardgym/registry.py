@@ -47,6 +47,8 @@ def _import(kind: str, target: str) -> Any:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             reason += " in the current folder and on Python's path"
+            if module_name.endswith(".py"):
+                reason += f"; write '{module_name.removesuffix('.py')}:{attribute}'"
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
     if not hasattr(module, attribute):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]

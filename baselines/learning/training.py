@@ -163,14 +163,14 @@ class _Loop:
             raise InputError(f"{path} exists: resume that training, or give another folder")
         try:
             state = torch.load(path, weights_only=True)
-            other = [name for name, now in self._identity.items() if state["identity"].get(name) != now]
+            before = state["identity"]
+            different = {name: now for name, now in self._identity.items() if before.get(name) != now}
         except (OSError, RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
             raise InputError(f"{path}: damaged, or no checkpoint of a solver's training: {error!s:.80}") from None
-        if other or state["schema"] != SCHEMA:
-            raise InputError(
-                f"{path}: a checkpoint of a training with other {', '.join(other) or 'schema'}: give what it was "
-                "started with, or another folder"
-            )
+        if different or state["schema"] != SCHEMA:
+            other = [f"{k} ({before.get(k)}, not {v})" if isinstance(v, int) else k for k, v in different.items()]
+            named = ", ".join(other) or "schema"
+            raise InputError(f"{path} is of a training with other {named}: give those of that one, or another folder")
         learner = self._learner
         learner.network.load_state_dict(state["network"])
         for optimizer, kept in zip(learner.optimizers, state["optimizers"], strict=True):

@@ -89,6 +89,14 @@ ROOT = LazyGroup(
 click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(version)s")(ROOT)
 
 
+#: What to do after an interruption, by command.
+RESUMES = {
+    "run": "; the same command resumes the run",
+    "collect": "; the same command continues",
+    "fit": "; the same command with --resume continues from the last checkpoint",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; `argv` is without the program's name, None for the process's own."""
     for name in ("stdout", "stderr"):
@@ -100,8 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    remedy = "".join(RESUMES.get(name, "") for name in arguments[:1])
     try:
-        code = _invoke(list(sys.argv[1:] if argv is None else argv))
+        code = _invoke(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -109,9 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return _fail(f"interrupted{remedy}", INTERRUPTED)
     except Terminated:
-        return _fail("terminated", TERMINATED)
+        return _fail(f"terminated{remedy}", TERMINATED)
     except click.UsageError as error:
         path = "shardgym" if error.ctx is None else error.ctx.command_path
         return _fail(f"{error.format_message().rstrip('.')}; see '{path} --help'", 2)

@@ -208,6 +208,8 @@ def _text(result: Comparison, output: Path) -> str:
     remarks = list(result.notes)
     if result.trained == "collections":
         remarks.append("the embedding collections were trained alone: ids drawn from the task, random gradients")
+    else:
+        remarks.append("planners and predictions know the ids of the task, not those of --batches")
     if result.calibration is not None:
         levels = result.calibration
         remarks.append(

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 @click.command("import-torchrec")
 @click.argument("model_name", metavar="MODEL")
 @takes_topology(required=True)
-@click.option("--batch-size", required=True, type=click.IntRange(1), metavar="B", help="Samples per step.")
+@click.option(
+    "--batch-size", required=True, type=click.IntRange(1), metavar="B",
+    help="Samples per step of all devices together, a multiple of their number.",
+)  # fmt: skip
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
     help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text "

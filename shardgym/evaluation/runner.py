@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import numbers
 import socket
@@ -30,6 +31,8 @@ from shardgym.progress import progress_bar
 from shardgym.tasks.suites import Suite
 from shardgym.tasks.suites.spec import CostChoice, Track
 from shardgym.tasks.task import ShardingTask
+
+_logger = logging.getLogger(__name__)
 
 #: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
 TIMEOUT_S = 3600.0
@@ -141,6 +144,9 @@ def evaluate(
             if todo:
                 old = tuple(result for result in store.results if result.task_index == index)
                 jobs.append(TaskJob(index, todo, old))
+        again = sum(result.status == "ok" for job in jobs for result in job.old)
+        if again and not judge_cost.deterministic:
+            _logger.info("%s measures %d plans of earlier records again, together with the new ones", judge_name, again)
         total = sum(len(job.todo) for job in jobs)
         bar = stack.enter_context(
             progress_bar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)

@@ -130,6 +130,11 @@ def import_model(
             an argument does not fit the model; or `strict` forbids to leave something out.
     """
     batch_size = check_int("batch_size", batch_size, 1)
+    if batch_size % topology.num_devices:
+        raise InputError(
+            f"batch_size {batch_size}: all {topology.num_devices} ranks of a TorchRec job have the same number of "
+            f"samples: give a multiple of {topology.num_devices}"
+        )
     tables = model_tables(model, collections)
     for table in tables:
         _check_table(table)

@@ -103,6 +103,7 @@ def test_ctrl_c_is_one_line(monkeypatch, output_of):
 
     monkeypatch.setattr(cli, "_invoke", press)
     assert output_of(["list", "costs"], 130).err == "shardgym: error: interrupted\n"
+    assert output_of(["run"], 130).err == "shardgym: error: interrupted; the same command resumes the run\n"
 
 
 @pytest.mark.parametrize("kind", ["suites", "solvers", "costs", "envs", "pools", "topologies"])

@@ -176,11 +176,13 @@ def test_two_runs_cannot_write_into_one_folder(out):
     assert len(run(out, "Halves")) == 3
 
 
-def test_measured_plans_are_measured_again_together_with_a_new_one(out, monkeypatch):
+def test_measured_plans_are_measured_again_together_with_a_new_one(out, monkeypatch, caplog):
     """The machine is twice as slow today: old and new times of a task must still be of one session."""
     run(out, "Lopsided", judge=DriftingCost())
     monkeypatch.setattr(DriftingCost, "factor", 2.0)
-    results = run(out, "Lopsided", "Halves", judge=DriftingCost())
+    with caplog.at_level(logging.INFO, logger="shardgym"):
+        results = run(out, "Lopsided", "Halves", judge=DriftingCost())
+    assert "measures 3 plans of earlier records again, together with the new ones" in caplog.text
     assert {r.cost.session for r in results} == {"day of 2.0"}
     assert [r.total_ms for r in results if r.task_index == 0] == [6.0, 4.0]
     assert sorted(r.to_json() for r in read_records(out / "records.jsonl")) == sorted(r.to_json() for r in results)

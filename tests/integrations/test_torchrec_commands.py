@@ -132,14 +132,14 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys):
 
 
 def test_a_log_gives_pooling_factors_and_reuse(capsys):
-    assert main([*IMPORT, "--batch-size", "5", "--log", "log.parquet", "--json"]) == 0
+    assert main([*IMPORT, "--devices", "5", "--batch-size", "5", "--log", "log.parquet", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["assumed"] == ["optimizer exact_sgd, which keeps no state"]
     users, countries, items = ShardingTask.load("task.json").tables
     assert (users.pooling_factor, countries.pooling_factor, items.pooling_factor) == (1.8, 0.9, 1.8)
     assert (countries.ids.s, countries.ids.shares) == (0, (1.0,))
     assert countries.reuse_histogram == (1.0, *(0.0,) * 16)
-    assert main([*IMPORT, "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
+    assert main([*IMPORT, "--devices", "1", "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
     countries = ShardingTask.load("task.json").tables[1]
     assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
 
@@ -147,7 +147,7 @@ def test_a_log_gives_pooling_factors_and_reuse(capsys):
 def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables():
     cells = ["1"] * 14 + ["00000000"] * 25
     Path("clicks.tsv").write_text("".join("\t".join([*cells, f"{n:x}"]) + "\n" for n in range(70)))
-    arguments = [IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--batch-size", "35"]
+    arguments = [IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--devices", "5", "--batch-size", "35"]
     assert main([*arguments, "--log", "clicks.tsv"]) == 0
     one, all_rows = ShardingTask.load("task.json").tables
     assert one.reuse_histogram[6] == 1.0  # 35 lookups of one row
@@ -186,11 +186,12 @@ def test_a_reserve(capsys):
         (["toy_model:both", "--strict"], "strict: 'words' (Embedding; 19200 bytes) is left out"),
         (["toy_model:make", "--memory-gib", "0.000001"], "fit; give --devices, --memory-gib or another --topology\n"),
         (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
+        (["toy_model:make", "--devices", "3"], "batch_size 8: all 3 ranks of a TorchRec job have the same"),
         (["toy_model:make", "--reserve", "much"], "'much' is not one of 'none', 'torchrec'"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, capsys):
-    assert main(["import-torchrec", *arguments, *IMPORT[2:]]) == 2
+    assert main(["import-torchrec", *IMPORT[2:], *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

@@ -234,6 +234,7 @@ def test_a_model_is_trained_on_its_own_batches(here, ran):
     check_result(result, 2, 1)
     assert (result.trained, result.ended) == ("model", "minutes")
     assert "trained alone" not in ran["model"][0].out
+    assert "planners and predictions know the ids of the task, not those of --batches" in ran["model"][0].out
     assert "before there are 4 rounds: give more --minutes" in ran["model"][0].out
 
 

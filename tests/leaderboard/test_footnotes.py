@@ -84,10 +84,9 @@ def test_a_judge_that_orders_plans_worse_than_a_repeat_does_makes_a_board_screen
     assert cautions(board) == []  # nothing ships for this hardware
     monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
-    assert note.startswith(f"{begin}: on the plans of solvers for 51 tasks that were measured twice (lab), tau of this")
-    assert f"judge is {tau}, and of pairs that differ by less than 5% it orders 57% as measured; " in note
-    assert "of another measurement, 0.81 and 76%." in note
-    assert ("Differences below 5% say nothing" in note) == (begin == "Screening")
+    assert note.startswith(f"{begin}: on 51 tasks (lab), tau of this judge with measured costs is {tau}, of another ")
+    assert "measurement 0.81; of pairs closer than 5%, they order 57% and 76% as measured." in note
+    assert note.endswith("Measured boards lead.") == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
 
 

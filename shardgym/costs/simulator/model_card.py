@@ -74,14 +74,13 @@ class Agreement(Record):
             if found.version == version:
                 again = self.models[REPEAT]
                 facts = (
-                    f"on the plans of solvers for {self.tasks} tasks that were measured twice "
-                    f"({', '.join(self.hardware)}), tau of this {name} is {found.kendall_tau:.2f}, and of pairs that "
-                    f"differ by less than {CLOSE:.0%} it orders {found.close_right:.0%} as measured; of {REPEAT}, "
-                    f"{again.kendall_tau:.2f} and {again.close_right:.0%}"
+                    f"on {self.tasks} tasks ({', '.join(self.hardware)}), tau of this {name} with measured costs is "
+                    f"{found.kendall_tau:.2f}, of {REPEAT} {again.kendall_tau:.2f}; of pairs closer than {CLOSE:.0%}, "
+                    f"they order {found.close_right:.0%} and {again.close_right:.0%} as measured."
                 )
                 if found.kendall_tau < again.kendall_tau - ALLOWANCE:
-                    return f"Screening: {facts}. Differences below {CLOSE:.0%} say nothing; measured boards lead."
-                return f"Held against measurements: {facts}."
+                    return f"Screening: {facts} Measured boards lead."
+                return f"Held against measurements: {facts}"
         return None
 
 

@@ -25,7 +25,7 @@ TERMINATED = 143
 
 
 class Terminated(BaseException):
-    """SIGTERM, as an exception: what is open is closed, and temporary files are removed."""
+    """SIGTERM as an exception, so that open resources are closed and temporary files removed."""
 
 
 class LazyGroup(click.Group):
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader went away (`| head`): nothing to tell, and nothing may be flushed there at exit.
+        # The reader is gone (`| head`): print nothing, and flush nothing there at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -132,14 +132,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("SHARDGYM_DEBUG"):
             raise
-        return _fail(f"unexpected {one_line(error)}; SHARDGYM_DEBUG=1 in the environment shows where", 1)
+        return _fail(f"unexpected {one_line(error)}; set SHARDGYM_DEBUG=1 for a traceback", 1)
     finally:
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-    signal.signal(number, signal.SIG_IGN)  # once: what is being closed is not interrupted
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise Terminated
 
 

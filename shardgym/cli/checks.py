@@ -1,4 +1,4 @@
-"""list, check-solver: what there is, and whether a solver is as it should be."""
+"""list and check-solver: what is available, and whether a solver follows the interface."""
 
 import dataclasses
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def check_solver(solver_name: str, as_json: bool) -> int:
     """Check that a solver follows the rules of the interface.
 
     SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class. The rules: plans are valid and follow from the
-    seed; the solver keeps memory and time limits, does not change the task, and reports a task without a plan. The
+    seed; the solver respects memory and time limits, leaves the task unchanged, and reports a task without a plan. The
     exit code is 1 if any rule is broken.
     """
     from shardgym.evaluation.conformance import check_solver

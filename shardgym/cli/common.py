@@ -61,10 +61,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def writes(what: str) -> Callable[[Work], Work]:
-    """Add --output, and --force, without which a file is not overwritten: found out before time is spent on it."""
+    """Add --output and --force; without --force, an existing file is refused before the command starts."""
 
     def add(command: Work) -> Work:
-        @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=f"File of the {what}.")
+        @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=f"Write the {what} here.")
         @click.option("--force", is_flag=True, help="Overwrite an existing file.")
         @functools.wraps(command)
         def checked(*, output: Path, force: bool, **arguments: Any) -> int:
@@ -80,7 +80,7 @@ def writes(what: str) -> Callable[[Work], Work]:
 
 
 def takes_engine(command: Work) -> Work:
-    """Add what says where the parts of a command's work are done; the command is given the engine."""
+    """Add --engine, --workers and --address; the command receives the engine."""
 
     @click.option("--engine", "name", default="here", type=click.Choice(ENGINES), help="Where to run the work.")
     @click.option("--workers", type=click.IntRange(1), help="Workers (default: one per core or machine).")
@@ -93,7 +93,7 @@ def takes_engine(command: Work) -> Work:
 
 
 def takes_topology(*, required: bool) -> Callable[[Work], Work]:
-    """Add --devices, --topology and --memory-gib; the command is given the topology, None without devices."""
+    """Add --devices, --topology and --memory-gib; the command receives the topology, None without devices."""
 
     def add(command: Work) -> Work:
         @click.option("--devices", required=required, type=click.IntRange(1), metavar="N", help="Number of devices.")
@@ -104,7 +104,7 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
         @click.option("--memory-gib", type=ABOVE_0, help="Memory per device (default: the topology's).")
         @functools.wraps(command)
         def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
-            # What no device has is left for the topology to refuse.
+            # The topology refuses sizes that no device has.
             memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
             topology = None if devices is None else Topology.preset(preset, devices, memory)
             return command(topology=topology, **arguments)
@@ -115,11 +115,11 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
 
 
 def write_task(path: Path, task: ShardingTask, *remedies: str) -> str:
-    """Write a task and say what it holds; refuse one whose tables its devices have no room for, naming remedies."""
+    """Write a task and return a summary; raises `InputError` with remedies if its tables exceed all memory."""
     if task.total_bytes > task.total_capacity_bytes:
         raise InputError(
-            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
-            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
+            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, but {task.num_devices} devices "
+            f"have {exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
             f"give {', or '.join(('--devices, --memory-gib or another --topology', *remedies))}"
         )
     write_whole(path, task.to_json(indent=2) + "\n")
@@ -170,13 +170,13 @@ def read_task(text: str) -> ShardingTask:
 
 @contextlib.contextmanager
 def aside(as_json: bool) -> Iterator[None]:
-    """Print on standard error what solvers print meanwhile, which is not part of the result, and what is logged."""
+    """Send what solvers print, and log messages, to standard error, apart from the result."""
     with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
         yield
 
 
 def say(text: str) -> None:
-    """Print a remark on standard error, out of the way of the result."""
+    """Print a remark on standard error, apart from the result."""
     print(text, file=sys.stderr)
 
 
@@ -212,23 +212,23 @@ _PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
 
 def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> ShardingPlan:
-    """Read a plan for `task`, feasible or not: as it writes itself, `{"TABLE": DEVICE}`, or as `plan_to_csv` writes it.
+    """Read a plan for `task`, feasible or not: its own JSON, `{"TABLE": DEVICE}`, or the CSV of `plan_to_csv`.
 
-    In CSV bounds may be left out of whole tables, and `bytes` is not read. With `same_tables` it may be a plan for
-    another task, as for other statistics of the same tables, and becomes one for `task`.
+    In CSV, whole tables need no bounds, and `bytes` is not read. With `same_tables`, a plan for another task with the
+    same tables, for example with other statistics, becomes one for `task`.
     """
     text = read_text(path)
     if Path(path).suffix.lower() == ".csv":
         return _complete_plan(path, task, _shards_from_csv(path, text, task))
     data = parse_json(text, path)
     if isinstance(data, dict) and str(data.get("schema")).startswith("shardgym.torchrec_plan/"):
-        raise InputError(f"{path}: expected a plan of ShardGym, got TorchRec's: read it with 'shardgym plan import'")
-    # In an object of one device per table, a table may be called like a field of a plan.
+        raise InputError(f"{path}: expected a plan of ShardGym, got TorchRec's: convert it with 'shardgym plan import'")
+    # In an object of one device per table, a table may have the name of a plan's field.
     if isinstance(data, dict) and any(not isinstance(data[f], int) for f in _PLAN_FIELDS if f in data):
         plan = ShardingPlan.from_dict(data, path)
         if plan.task_hash != task.digest and not same_tables:
             raise InputError(
-                f"{path}: plan is for task {plan.task_hash[:12]}, the task given is {task.digest[:12]}: "
+                f"{path}: the plan is for task {plan.task_hash[:12]}, not for {task.digest[:12]}: "
                 "give the task that it was made for"
             )
         return rebound(plan, task) if same_tables else plan
@@ -240,7 +240,7 @@ def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> Sh
 def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
     """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open."""
     if plan.group_size is not None or plan.leaves_devices:
-        raise InputError("CSV has no place for groups of devices or rows in the memory of hosts: write it as .json")
+        raise InputError("CSV cannot hold groups of devices or rows in host memory: write the plan as .json")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
@@ -251,10 +251,10 @@ def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
 
 
 def _complete_plan(path: str, task: ShardingTask, shards: list[Shard]) -> ShardingPlan:
-    """Make a plan of shards that mention every table: half of a plan, or one for fewer tables, is refused."""
+    """Make a plan of shards; raises `InputError` if they leave out a table."""
     missing = {table.name for table in task.tables} - {shard.table for shard in shards}
     if missing:
-        raise InputError(f"{path}: table '{min(missing):.60}' of the task has no device, {len(missing)} are missing")
+        raise InputError(f"{path}: table '{min(missing):.60}' has no device ({len(missing)} of the task are missing)")
     return ShardingPlan.of(task, shards)
 
 
@@ -274,7 +274,7 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
                 bounds = [int(row[column]) for column in _BOUNDS if row.get(column)]
                 devices = [int(device) for device in row["devices"].split()]
             except ValueError as error:
-                raise InputError(f"{where}: expected whole numbers of devices, rows and columns: {error}") from None
+                raise InputError(f"{where}: expected integers for devices, rows and columns: {error}") from None
             if len(bounds) not in (0, len(_BOUNDS)):
                 raise InputError(f"{where}: expected all of {','.join(_BOUNDS)}, or none for a whole table")
             shards.append(_shard(where, task, row["table"], devices, bounds))
@@ -286,7 +286,7 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
 def _shard(where: str, task: ShardingTask, name: str, devices: Sequence[int], bounds: Sequence[int] = ()) -> Shard:
     """Make a shard of a table of the task; of the whole table without bounds."""
     if not task.has_table(name):
-        raise InputError(f"{where}: '{name:.60}' is no table of the task given: expected its tables, a device for each")
+        raise InputError(f"{where}: '{name:.60}' is not a table of the task: expected a device for each of its tables")
     table = task.table(name)
     first_row, end_row, first_column, end_column = bounds or (0, table.num_embeddings, 0, table.embedding_dim)
     try:

@@ -1,4 +1,4 @@
-"""compare: plans measured against each other as real training steps, on the ranks that torchrun started."""
+"""compare: measures plans against each other in real training steps, on the ranks that torchrun started."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class OfRanks(click.Command):
-    """A command that all ranks run and of which only the first prints."""
+    """A command that all ranks run; only the first rank prints."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """See `click.Command`; what is wrong with arguments is said once, too."""
+        """See `click.Command`; only the first rank reports wrong arguments, too."""
         if os.environ.get("RANK", "0") != "0":
             sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         return super().make_context(*arguments, **options)
@@ -46,15 +46,15 @@ class OfRanks(click.Command):
 @click.argument("source", metavar="MODEL")
 @click.option(
     "--plan", "names", multiple=True, required=True, metavar="torchrec|shardgym|PLAN",
-    help="Repeat it: the plan of TorchRec's planner, of ShardGymPlanner, or of a file. Ratios are to the first.",
+    help="Plan by TorchRec's planner, by ShardGymPlanner, or from a file; repeatable. Ratios are to the first.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples of one rank, if no task is given.")
 @click.option("--topology", "preset", type=click.Choice([*PRESETS]), help="Kind of GPUs, if no task is given.")
-@click.option("--task", "task_name", metavar="TASK", help="Task of the model: what planners know of ids and devices.")
+@click.option("--task", "task_name", metavar="TASK", help="Task of the model: its ids and devices, for planners.")
 @click.option(
     "--batches", "batches_name", metavar="MODULE:FUNCTION",
-    help="Function of a rank and the number of ranks that yields batches; model(batch) returns the loss, or a tuple "
-    "that begins with it. Without it, the embedding collections train alone on ids drawn from the task.",
+    help="Function of rank and number of ranks that yields batches; model(batch) returns the loss, or a tuple that "
+    "begins with it. Without --batches, only the embedding collections train, on ids drawn from the task.",
 )  # fmt: skip
 @click.option("--rows", default=1.0, type=click.FloatRange(0, 1, min_open=True), help="Share of rows to keep, 1 / N.")
 @click.option("--within", default=0.02, type=ABOVE_0, help="Stop when half the interval of each ratio is below this.")
@@ -86,13 +86,13 @@ def compare(
     is_model = ":" in source and not Path(source).exists()
     wrong = {
         "--plan: expected two or more, each once": len(set(names)) < max(2, len(names)),
-        "a model needs --batch-size, the samples of one rank, or --task": is_model and not (batch_size or task_name),
+        "a model needs --batch-size (samples per rank) or --task": is_model and not (batch_size or task_name),
         "a task has batch size and devices of its own: leave out --batch-size and --topology": (
             (task_name or not is_model) and (batch_size or preset)
         ),
-        "--batches are of a model, and a task was given in its place": batches_name and not is_model,
-        "--task needs --batches: without them, give the task in place of the model": task_name and not batches_name,
-        "--rows and --batches were given, whose ids are of all rows: give one of them": batches_name and rows != 1,
+        "--batches needs a model, got a task: give module:function as MODEL": batches_name and not is_model,
+        "--task needs --batches: without batches, give the task as MODEL": task_name and not batches_name,
+        "give --rows or --batches, not both: ids of batches refer to all rows": batches_name and rows != 1,
     }
     for message, is_so in wrong.items():
         if is_so:
@@ -122,7 +122,7 @@ def compare(
                 task, notes = imported.task, unknowns(imported)
             if task.num_devices != world.size:
                 devices_of = count(task.num_devices, "device")
-                raise InputError(f"the task has {devices_of}, torchrun started {count(world.size, 'rank')}")
+                raise InputError(f"the task has {devices_of}, but torchrun started {count(world.size, 'rank')}")
             fewer = with_fewer_rows(task, factor)
             given = {name: plan_with_fewer_rows(_given(name, task), task, fewer) for name in names}
             model = model_from_task(fewer) if batches_name is None else find_class("model", "", source)()
@@ -161,7 +161,7 @@ def _given(name: str, task: ShardingTask) -> Given:
     if name in PLANNERS:
         return PLANNERS[name]
     if not Path(name).exists():
-        raise InputError(f"--plan {name}: expected {' or '.join(PLANNERS)}, or a file of a plan")
+        raise InputError(f"--plan {name}: expected {' or '.join(PLANNERS)}, or a plan file")
     data = {} if Path(name).suffix.lower() == ".csv" else parse_json(read_text(name), name)
     if isinstance(data, dict) and str(data.get("schema")).startswith("shardgym.torchrec_plan/"):
         plan: Given = load(name)
@@ -214,9 +214,9 @@ def _text(result: Comparison, output: Path) -> str:
         levels = result.calibration
         remarks.append(
             f"level of {result.cost}: compute {levels.compute:.2f}, exchanges {levels.exchange:.2f}, and "
-            f"{levels.fixed_ms:.3f} ms a step that it does not count, of which ids take {result.ids_ms:.3f}"
+            f"{levels.fixed_ms:.3f} ms per step that it leaves out, {result.ids_ms:.3f} of them for ids"
         )
     if result.rows != 1:
-        remarks.append(f"tables had {result.rows:.4g} of their rows, for planners and predictions, too")
+        remarks.append(f"tables kept {result.rows:.4g} of their rows, also for planners and predictions")
     head = f"{output}: {ranks} on {result.hardware} with {result.backend}, {rounds}; {why}"
     return "\n".join([head, "", tables[0], "", tables[1], "", *remarks, result.sentence()])

@@ -72,12 +72,12 @@ def describe(found: dict[str, Any]) -> dict[str, str]:
     if gpus or cuda_problem:
         texts["steps on cuda"] = f"not measured: {cuda_problem}" if cuda_problem else "measured"
     if problem or cuda_problem:
-        texts["remedy"] = "each fbgemm-gpu fits one torch: install both by the extra 'cpu' or 'gpu'"
+        texts["remedy"] = "each fbgemm-gpu fits one torch: install both with the extra 'cpu' or 'gpu'"
     return texts | {f"without {extra}": install_command(extra) for extra in found["missing_extras"]}
 
 
 def _run_probe() -> dict[str, Any]:
-    """Run `probe` in a process of its own; of one that fails, return the problem."""
+    """Run `probe` in a process of its own; return the problem if it fails."""
     command = [sys.executable, "-m", "shardgym.cli.doctor"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
@@ -95,7 +95,7 @@ def _run_probe() -> dict[str, Any]:
 
 
 def probe() -> dict[str, Any]:
-    """Return what torch and FBGEMM tell: GPUs, and why steps cannot run on the CPU and on them, "" where they can."""
+    """Return what torch and FBGEMM find: GPUs, and why steps cannot run on the CPU or on GPUs, "" if they can."""
     import torch
 
     gpus: list[dict[str, Any]] = []

@@ -42,8 +42,8 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
 
     Several plans are measured interleaved in one run, so that they can be compared, and a table at the end lists all.
     The lowest total is marked "best" if it differs from every other by more than 2 standard errors of the difference;
-    otherwise it and those within are marked "tied". The exit code is 1 if a plan is infeasible or could not be
-    measured.
+    otherwise it and all plans within this margin are marked "tied". The exit code is 1 if a plan is infeasible or could
+    not be measured.
     """
     task = read_task(task_name)
     plans = [read_plan(path, task) for path in plan_paths]
@@ -146,9 +146,9 @@ def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as
 def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_json: bool) -> int:
     """Compare two plans, A and B.
 
-    Devices side by side, tables that moved or are cut differently, all of them with --json; the bytes that move from A
-    to B, and how long that takes. A may be a plan in use, of the same tables with other statistics. With --cost, too,
-    whether the difference of the two is above the error that the judge has for such plans.
+    The command shows devices side by side, tables that moved or are cut differently (all of them with --json), the
+    bytes that move from A to B, and how long that takes. A may be a plan in use for the same tables with other
+    statistics. With --cost, it also says whether the costs differ by more than the judge's error for such plans.
     """
     task = read_task(task_name)
     before, after = (read_plan(path, task, same_tables=True) for path in (path_a, path_b))

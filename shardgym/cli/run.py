@@ -46,7 +46,7 @@ TABLE = "table.md"
     "--seed", "seeds", type=click.IntRange(0), multiple=True, default=[0], help="Seed of solvers; repeat for several."
 )
 @click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
-@click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops a solver.")
+@click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stop slower solvers.")
 @click.option(
     "--isolate/--no-isolate", default=None,
     help="Run each solver in a process of its own, or all in this one, for debuggers (default: isolate, with fork).",
@@ -90,7 +90,7 @@ def run(
     specs = [_solver_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
     asked = {spec.title for spec in specs}
     if BASE not in asked:
-        # Tables are relative to its costs, and a task that a solver fails counts its plan.
+        # Tables are relative to its costs, and its plan counts where a solver fails.
         specs.append(SolverSpec(BASE))
     with aside(as_json):
         results = evaluate(suite, specs, out=folder, track=track, progress=not as_json, **settings)
@@ -147,7 +147,7 @@ def leaderboard(paths: tuple[str, ...], table_format: str, out: Path | None, as_
         text = render_page(rankings) if table_format == "html" else render(rankings, table_format)
         page = [to_dict(ranking) for ranking in rankings]
     elif table_format == "html":
-        raise click.UsageError("--format html is of boards: give their folders, such as results")
+        raise click.UsageError("--format html needs folders of boards, such as results")
     else:
         table = overall(shipped_boards())
         text, page = render_overall(table, table_format), overall_to_dict(table)

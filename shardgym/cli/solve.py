@@ -66,7 +66,7 @@ def solve(
     initial_plan = None
     if initial_path is not None:
         if not takes(solver.solve, "initial_plan"):
-            raise InputError(f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out")
+            raise InputError(f"--initial-plan: solver '{solver_name:.80}' cannot start from a plan: leave it out")
         initial_plan = read_plan(initial_path, task, same_tables=True)
         try:
             initial_plan.validate(task)
@@ -108,24 +108,24 @@ def solve(
         texts.append(moves.sentence(task.topology))
     if bound_ms is not None and cost.feasible:
         best = f"at most {cost.total_ms / bound_ms - 1:.2%} above the best"
-        texts.append(f"lower bound of plans of these kinds: {bound_ms:.3f} ms; this one is {best}")
+        texts.append(f"lower bound for plans of these kinds: {bound_ms:.3f} ms; this one is {best}")
     answer(as_json, page, "\n".join([*texts, *notes_of([("", cost)])]))
     if not cost.feasible:
         tiers = any(plan.kind_of(table.name, task) == "tiers" for table in task.tables)
-        remedy = "--oracle replay,ids=expected" if tiers else "an --oracle that does"
-        say(f"shardgym: {oracle_name} does not price the plan, which is in {output}: {cost.reason}; give {remedy}")
+        remedy = "--oracle replay,ids=expected" if tiers else "an --oracle that can"
+        say(f"shardgym: {output} holds the plan, but {oracle_name} cannot price it: {cost.reason}; give {remedy}")
     return 1 if interrupted or not cost.feasible else 0
 
 
 class BestPlan:
-    """The best plan that a solver has told of; every better one is logged, at most once in `PAUSE_S`."""
+    """The best plan that a solver has reported; improvements are logged, at most one per `PAUSE_S`."""
 
     def __init__(self) -> None:
         self.plan: ShardingPlan | None = None
         self._start = self._logged_at = time.monotonic()
 
     def observe(self, plan: ShardingPlan, cost_ms: float) -> None:
-        """Take note of a new best plan; for the solver to call."""
+        """Record a new best plan; the solver calls this."""
         self.plan = plan
         now = time.monotonic()
         if now - self._logged_at >= PAUSE_S:

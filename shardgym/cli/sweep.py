@@ -1,4 +1,4 @@
-"""sweep: what a model's embeddings would take on other GPUs, and on other numbers of them."""
+"""sweep: step time and memory of a model's embeddings on other GPUs and numbers of GPUs."""
 
 import dataclasses
 import re
@@ -72,7 +72,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 @click.option("--batch-per-device", type=click.IntRange(1), metavar="B", help="Samples per device instead.")
 @click.option(
     "--memory-gib", "memory", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
-    help="Memory per device (default: three quarters of the card's, or all where the task counts what a step takes).",
+    help="Memory per device (default: 75 % of the card's, or all if the task counts the memory of a step).",
 )  # fmt: skip
 @click.option(
     "--dense-ms", "dense", multiple=True, metavar="[GPU=]MS[/SAMPLES]", callback=by_name(_DenseTime()),
@@ -86,7 +86,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 @click.option("--solver", "solver_name", default="neuroshard_plus", metavar="NAME", help=f"The solver, {NOTATION}.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the solver.")
 @click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
-@click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stops the solver.")
+@click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stop the solver.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder of results (default: results/sweep-MODEL).")
 @takes_engine
 @json_option
@@ -124,7 +124,7 @@ def sweep_machines(
     room = _by_gpu("--memory-gib", memory, names)
     economics = Economics(_by_gpu("--dense-ms", dense, names), _by_gpu("--price", price, names))
     if economics.price and not economics.dense:
-        raise click.UsageError("--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all")
+        raise click.UsageError("--price needs --dense-ms, the rest of the step; give 0 if there is none")
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
     model = read_model(model_name, batch_size or batch_per_device)
@@ -156,7 +156,7 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
     room = Topology(num_devices=1, memory_bytes=(1,)).roomy()
     if ":" in text and not path.exists():
         if batch_size is None:
-            raise InputError(f"{text:.80}: a model says no batch size; give --batch-size or --batch-per-device")
+            raise InputError(f"{text:.80}: a model has no batch size; give --batch-size or --batch-per-device")
         from shardgym.torchrec import import_model
 
         imported = import_model(make_model(text), room, batch_size)
@@ -171,7 +171,7 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
 
 
 def _by_gpu(option: str, given: Any, gpus: Sequence[str]) -> Mapping[str, Any]:
-    """Return the value of each GPU of which something is said."""
+    """Return the values given, by GPU."""
     if not isinstance(given, dict):
         return dict.fromkeys(gpus, given)
     for gpu in given:

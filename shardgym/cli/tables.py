@@ -19,10 +19,10 @@ from shardgym.tables.tables_of_streams import PLACEHOLDER_DIM, pool_of_statistic
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
-#: Features that are listed; of more the totals say enough.
+#: Features that are listed; if there are more, only totals are.
 _MOST_LISTED = 40
 
-#: Rows for each distinct id, at most, of a feature whose largest id says its rows; ids of more look like hashes.
+#: Rows per distinct id above which ids look like hashes, where the largest id sets the number of rows.
 _MOST_ROWS_PER_ID = 100
 
 
@@ -33,7 +33,7 @@ _MOST_ROWS_PER_ID = 100
 @click.option("--feature", "features", multiple=True, metavar="NAME", help="For ids: take this feature; repeatable.")
 @click.option(
     "--hash-size", multiple=True, metavar="[NAME=]ROWS", callback=by_name(click.IntRange(1)),
-    help="For ids: rows of the table; ids are taken modulo this. For all features or one. By default ids are rows.",
+    help="For ids: rows of the table, for all features or one; ids are taken modulo this (default: ids are rows).",
 )  # fmt: skip
 @click.option(
     "--dim", "widths", multiple=True, metavar="[NAME=]COLUMNS", callback=by_name(click.IntRange(1)),
@@ -73,16 +73,16 @@ def import_tables(
     variable SHARDGYM_DATA.
     """
     if optimizer is not None and topology is None:
-        raise InputError("--optimizer: is of a task, give --devices")
+        raise InputError("--optimizer is for a task: give --devices, too")
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
     if holds_ids(source):
         stream = open_stream(source, features=features or None, hash_size=hash_size or None, samples=samples)
         for column in stream.left_out:
-            say(f"left out: {column}, which is no column of ids")
+            say(f"left out: {column}, not a column of ids")
         batch_size = batch_size or stream.batch_size
         if batch_size is None:
-            raise InputError(f"{source}: says no batch size; give --batch-size")
+            raise InputError(f"{source}: has no batch size; give --batch-size")
         found = stream.statistics(batch_size, checksum=not fit)
         if isinstance(widths, dict):
             widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
@@ -116,7 +116,7 @@ def import_tables(
         text = write_task(output, content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
     for name in sparse:
         say(
-            f"shardgym: warning: feature '{name}' has {found[name].rows:,} rows, its largest id + 1, and at most "
+            f"shardgym: warning: feature '{name}' gets {found[name].rows:,} rows (largest id + 1) for at most "
             f"{count(found[name].distinct, 'distinct id')}: if its ids are hashes, give --hash-size {name}=ROWS"
         )
     if found:

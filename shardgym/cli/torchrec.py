@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--reserve", default="none", type=click.Choice(["none", "torchrec"]),
-    help="Memory for the rest of the model: none, or by TorchRec's heuristic: 15 % and multiples of dense parameters "
-    "and input buffers.",
+    help="Memory for the rest of the model: none, or TorchRec's heuristic (15 %, plus multiples of dense parameters "
+    "and input buffers).",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a model that embeds something outside its collections.")
 @writes("task")
@@ -117,7 +117,7 @@ def import_torchrec(
 
 
 def unknowns(imported: ImportedTask) -> list[str]:
-    """Say what a model does not tell of its tables, and what of it is in no table."""
+    """List what was assumed about a model's tables, and which parts of the model were left out."""
     return [f"assumed: {what}" for what in imported.assumed] + [f"left out: {what}" for what in imported.left_out]
 
 
@@ -134,7 +134,7 @@ def make_model(name: str) -> nn.Module:
     except Exception as error:
         raise InputError(
             f"'{name:.80}' made no model under torch.device('meta'): {error_text(error)}; "
-            "task_from_model takes a model that has its weights"
+            "task_from_model also takes a model with weights"
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"'{name:.80}' returned {type(model).__name__}: expected a torch.nn.Module")

@@ -33,7 +33,7 @@ def collect(out: str, space_file: str | None, as_json: bool, **settings: Any) ->
 
     Samples are shard sets of one device and, on CPUs, complete steps of all devices of a plan. Every measurement is
     appended to DIRECTORY/measurements.jsonl at once. After an interruption, the same command continues; with higher
-    numbers it adds samples. At the end it writes compute.parquet and steps.parquet. `shardgym.training.Space` lists the
+    numbers it adds samples. Finally it writes compute.parquet and steps.parquet. `shardgym.training.Space` lists the
     axes of --space.
 
     The exit code is 1 if a sample could not be measured.
@@ -82,7 +82,7 @@ def pretrain(
         raise InputError(f"{out} holds weights: give another folder, or --force to overwrite them")
     data = load_data(*data_folders)
     if not len(data.steps):
-        say(f"{data_folders[0]} has no complete steps: the simulator will predict kernels alone, and model exchanges")
+        say(f"{data_folders[0]} has no complete steps: the simulator will only predict kernels, and model exchanges")
     settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
     with progress_bar(shown=not as_json, unit="epoch") as bar:
 
@@ -113,7 +113,7 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
 @click.argument("solver_name", metavar="SOLVER")
 @click.option(
     "--suite", "suite_names", required=True, multiple=True, metavar="NAME",
-    help="Draw tasks like those of this suite. Repeat it to draw as many of each.",
+    help="Draw tasks like those of this suite; repeatable, for equally many tasks of each.",
 )  # fmt: skip
 @click.option("--oracle", metavar="NAME", help=f"The cost that the solver queries, {NOTATION} (default: the suite's).")
 @click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Number of training tasks.")
@@ -148,7 +148,7 @@ def fit(
     name, _ = parse_spec(solver_name)
     learn = getattr(solver, "fit", None)
     if not callable(learn) or not callable(getattr(solver, "save", None)):
-        raise InputError(f"solver '{name}' learns nothing: it has no fit(tasks, cost, seed) and save(folder)")
+        raise InputError(f"solver '{name}' cannot learn: it has no fit(tasks, cost, seed) and save(folder)")
     given = {option: value for option, value in settings.items() if value is not None}
     for option in given:
         if not takes(learn, option):

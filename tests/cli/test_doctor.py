@@ -18,7 +18,7 @@ GPU = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
     [
         ({}, "steps on cpu", "measured"),
         ({"problem": "ImportError: no fbgemm_gpu"}, "steps on cpu", "not measured: ImportError: no fbgemm_gpu"),
-        ({"problem": "x"}, "remedy", "each fbgemm-gpu fits one torch: install both by the extra 'cpu' or 'gpu'"),
+        ({"problem": "x"}, "remedy", "each fbgemm-gpu fits one torch: install both with the extra 'cpu' or 'gpu'"),
         ({}, "exchanges on cpu", "measured over links of 2.5e+07 to 2.5e+08 bytes/s"),
         ({"no_links": "it takes root"}, "exchanges on cpu", "modelled: it takes root"),
         ({"gpus": [GPU]}, "GPU 0", "Accelerator, 80.0 GiB"),

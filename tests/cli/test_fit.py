@@ -46,7 +46,7 @@ def test_a_class_of_ones_own_needs_no_options(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dim_greedy", "--suite", "tiny-v1"], "solver 'dim_greedy' learns nothing: it has no fit(tasks, cost, seed)"),
+        (["dim_greedy", "--suite", "tiny-v1"], "solver 'dim_greedy' cannot learn: it has no fit(tasks, cost, seed)"),
         (["test_fit:Simple", "--suite", "tiny-v1", "--steps", "3"], "--steps: fit() of this solver takes no 'steps'"),
         (["dreamshard", "--suite", "published-v1"], "suite 'published-v1' is not drawn from the test half of a pool"),
         (["dreamshard,weights=here", "--suite", "tiny-v1"], "no weights in here: expected a folder with card.json"),

@@ -34,7 +34,7 @@ def test_ids_become_a_task(output_of):
     said = output_of([*arguments, "-o", "task.json"])
     assert "task.json: 2 tables, " in said.out
     assert "of the ids of a batch" in said.out
-    assert said.err == "left out: price (double), which is no column of ids\n"
+    assert said.err == "left out: price (double), not a column of ids\n"
     task = ShardingTask.load("task.json")
     assert (task.num_devices, task.batch_size) == (4, 20)
     assert [(table.name, table.embedding_dim) for table in task.tables] == [("user", 32), ("clicks", 16)]
@@ -56,8 +56,8 @@ def test_ids_far_apart_are_said_to_look_hashed(capsys, output_of):
     said = output_of(arguments)
     assert said.out.endswith("\nrows: largest id + 1, at least 100 (no --hash-size)\n")
     assert said.err == (
-        "left out: country (string), which is no column of ids\n"
-        "shardgym: warning: feature 'clicked' has 549,755,813,889 rows, its largest id + 1, and at most 3 distinct "
+        "left out: country (string), not a column of ids\n"
+        "shardgym: warning: feature 'clicked' gets 549,755,813,889 rows (largest id + 1) for at most 3 distinct "
         "ids: if its ids are hashes, give --hash-size clicked=ROWS\n"
     )
     assert main([*arguments, "--devices", "2", "--force"]) == 2
@@ -103,14 +103,14 @@ def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ids.parquet"], "says no batch size; give --batch-size"),
+        (["ids.parquet"], "has no batch size; give --batch-size"),
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown feature of ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "'--dim': expected one value for all"),
         (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "divisible by 4, table 'user' has 6 columns"),
         (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "'--hash-size': '' is not a valid"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
-        (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
+        (["tables.csv", "--optimizer", "adam"], "--optimizer is for a task: give --devices, too"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
     ],

@@ -128,7 +128,7 @@ def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, output_of):
     """Unless the environment asks for its traceback."""
     monkeypatch.setattr("shardgym.cli._invoke", lambda arguments: {}["x"])
     told = output_of(["list", "costs"], 1).err
-    assert told == "shardgym: error: unexpected KeyError: 'x'; SHARDGYM_DEBUG=1 in the environment shows where\n"
+    assert told == "shardgym: error: unexpected KeyError: 'x'; set SHARDGYM_DEBUG=1 for a traceback\n"
     monkeypatch.setenv("SHARDGYM_DEBUG", "1")
     with pytest.raises(KeyError):
         main(["list", "costs"])

@@ -37,7 +37,7 @@ def test_the_solver_gets_the_plan_and_what_moves_is_said(here, output_of, solver
 @pytest.mark.parametrize(
     ("solver", "devices", "message"),
     [
-        ("size_greedy", [0, 0, 1, 1], "solver 'size_greedy' starts from no plan: leave it out"),
+        ("size_greedy", [0, 0, 1, 1], "solver 'size_greedy' cannot start from a plan: leave it out"),
         ("neuroshard", [0, 0, 0, 0], "now.csv: expected a feasible plan, but device 0 holds 640"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_plan_that_the_oracle_does_not_price_is_written_and_the_reason_told(ca
         assert ShardingPlan.load("plan.json").has_replicas
         printed = capsys.readouterr()
         (told,) = printed.err.splitlines()
-        said = "shardgym: roofline does not price the plan, which is in plan.json: table 't0' is in tiers"
+        said = "shardgym: plan.json holds the plan, but roofline cannot price it: table 't0' is in tiers"
         assert told.startswith(said)
         assert told.endswith("; give --oracle replay,ids=expected")
         assert "inf" not in printed.out

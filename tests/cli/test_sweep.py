@@ -49,7 +49,7 @@ def test_tasks_are_swept(capsys, output_of):
     assert [one["batch_size"] for one in json.loads(capsys.readouterr().out)["machines"]] == [20, 40]
     for name, message in (
         ("nothing", "unknown pool 'nothing'"),
-        ("test_sweep:model", "a model says no batch size; give --batch-size or --batch-per-device"),
+        ("test_sweep:model", "a model has no batch size; give --batch-size or --batch-per-device"),
     ):
         assert message in output_of(["sweep", name, "--gpus", "h100", "--devices", "2"], 2).err
 
@@ -75,7 +75,7 @@ def model():
         (["--gpus", "h100,b20"], "unknown GPU 'b20': did you mean b200 or gb200?"),
         (["--devices", "8:4"], "Invalid value for '--devices': 8:4: expected FIRST:LAST with FIRST <= LAST"),
         (["--devices", "0"], "Invalid value for '--devices': 0 is not in the range 1<=x<=65536"),
-        (["--price", "2"], "--price is of whole steps: give --dense-ms, too; 0 says that embeddings are all"),
+        (["--price", "2"], "--price needs --dense-ms, the rest of the step; give 0 if there is none"),
         (["--dense-ms", "b200=1"], "unknown GPU of --dense-ms 'b200': known: h100"),
         (["--dense-ms", "1", "--dense-ms", "h100=1"], "'--dense-ms': expected one value for all, or NAME=VALUE"),
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),

@@ -49,7 +49,7 @@ def test_solve_says_what_the_solver_proves(capsys, output_of):
     (found,) = make_cost("roofline").evaluate(load_suite("quick-v2")[3], [ShardingPlan.load("plan.json")])
     assert 0 < page["lower_bound_ms"] <= found.total_ms
     assert main(["solve", *name, "--solver", "milp"]) == 0
-    bound = f"lower bound of plans of these kinds: {page['lower_bound_ms']:.3f} ms; this one is at most"
+    bound = f"lower bound for plans of these kinds: {page['lower_bound_ms']:.3f} ms; this one is at most"
     assert bound in capsys.readouterr().out
     assert json.loads(output_of(["solve", *name, "--solver", "lpt", "--json"]).out)["lower_bound_ms"] is None
 

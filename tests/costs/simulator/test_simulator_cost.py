@@ -216,7 +216,7 @@ def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model, task,
 def test_the_command_trains_on_shard_sets_alone_and_says_so(compute_data, tmp_path, capsys):
     assert main(["pretrain", str(compute_data), "-o", str(tmp_path / "m"), "--epochs", "1"]) == 0
     printed = capsys.readouterr()
-    assert "has no complete steps: the simulator will predict kernels alone, and model exchanges" in printed.err
+    assert "has no complete steps: the simulator will only predict kernels, and model exchanges" in printed.err
     assert "step" not in printed.out
     assert make_cost("simulator", weights=tmp_path / "m", role="judge").version
     card = ModelCard.load(tmp_path / "m" / "oracle.json")

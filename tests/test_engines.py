@@ -94,7 +94,7 @@ def test_a_run_has_the_records_of_a_plain_one_in_any_order(tmp_path):
 
 
 def test_objects_stay_in_their_process(tmp_path):
-    with pytest.raises(InputError, match="cost 'evaluation_toys:CountCost' is an object, and engine 'loky' makes"):
+    with pytest.raises(InputError, match="cost 'evaluation_toys:CountCost' is an object, but engine 'loky' makes"):
         run_toys(tmp_path, engine("loky"), costs={"judge": evaluation_toys.CountCost()})
 
 

@@ -115,7 +115,7 @@ class NativeVecEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Raise `NotImplementedError`, because the environments share their settings."""
-        raise NotImplementedError(f"{attr_name}: native environments share their settings, so make others")
+        raise NotImplementedError(f"{attr_name}: native environments share their settings; make new environments")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any

@@ -166,5 +166,5 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
     if isinstance(cost, str):
         return make_cost(cost, **(settings or {})), True
     if settings:
-        raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
+        raise InputError("cost_settings need a cost given by name, got a cost model")
     return cost, False

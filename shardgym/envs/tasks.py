@@ -17,8 +17,8 @@ OPTIONS = ("task", "task_index")
 #: Pool tasks of each group of the suite that can be drawn.
 PER_GROUP = 2**14
 
-#: Pool tasks that environments play when nobody says how many. Each is drawn and prepared once, which takes as long as
-#: several episodes of it, and then kept.
+#: Default number of pool tasks that environments play. Each is drawn and prepared once, which takes as long as several
+#: episodes of it, and then kept.
 POOL_TASKS = 4096
 
 
@@ -52,7 +52,7 @@ class TaskSampler:
         counts_tables: bool,
     ) -> None:
         if pool_tasks is not None and pool is None:
-            raise InputError("pool_tasks is for tasks of a pool: name the pool, too")
+            raise InputError("pool_tasks needs a pool: give pool, too")
         if tasks is None:
             name = DEFAULT_SUITE if suite is None else suite
             count = POOL_TASKS if pool_tasks is None else pool_tasks
@@ -101,7 +101,7 @@ class TaskSampler:
         ):  # fmt: skip
             if most is not None and count > most:
                 raise InputError(
-                    f"task '{task.name}' has {count} {noun}, the environment was made for at most "
+                    f"task '{task.name}' has {count} {noun}, but the environment was made for at most "
                     f"{most}: make it with max_{noun}={count}"
                 )
         return task
@@ -178,7 +178,7 @@ def _drawn_like(suite: str, count: int, seed: int) -> list[ShardingTask]:
     if not isinstance(source, DrawnSource) or source.spec.half != "test":
         raise InputError(
             f"suite '{suite}' is not drawn from the test half of a pool, so there is no train half to learn from: "
-            "name a suite that is, such as dlrm4-v1, and judge on this one"
+            "fit on a suite that is, such as dlrm4-v2, and judge on this one"
         )
     tasks = PoolTasks(source.spec.pool, suite)
     num_groups = len(source.groups)

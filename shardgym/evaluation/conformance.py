@@ -114,13 +114,13 @@ class ConformanceReport:
         return f"{table}\noracle, the cost that the solver could query: {self.oracle}"
 
 
-# --- rules: which calls each is judged by, and what is wrong with one; "" where nothing is ---
+# --- rules: the calls that each one checks, and what is wrong with a call, "" if nothing is ---
 
 
 def _lacks_plan(call: SolverCall) -> str:
     # An exact solver may refuse the long task.
     is_refused = call.kind.endswith("time limit") and isinstance(call.error, InputError)
-    there_is_one = "; whole tables in any order fit here" if isinstance(call.error, NO_PLAN) else ""
+    there_is_one = "; whole tables fit here in any order" if isinstance(call.error, NO_PLAN) else ""
     return "" if call.plan or is_refused else call.outcome + there_is_one
 
 
@@ -142,7 +142,7 @@ def _invalid(call: SolverCall, plan: ShardingPlan | None) -> str:
 
 
 def _unreported(call: SolverCall) -> str:
-    expected = "no plan is feasible: expected NoFeasiblePlanError, or what plan.validate(task) raises"
+    expected = "no plan is feasible: expected NoFeasiblePlanError or InfeasiblePlanError"
     return "" if isinstance(call.error, NO_PLAN) else f"{call.outcome}; {expected}"
 
 
@@ -201,7 +201,7 @@ def check_solver(
     """
     oracle = oracle if oracle is not None else make_cost("roofline")
     if not oracle.deterministic:
-        raise InputError(f"oracle '{oracle.name}' is not deterministic: checks need one that is, such as roofline")
+        raise InputError(f"oracle '{oracle.name}' is not deterministic: give one that is, such as roofline")
     if oracle.scores_only:
         raise InputError(f"oracle '{oracle.name}' has role 'judge', which is for scoring: expected an oracle")
     calls: list[SolverCall] = []
@@ -223,7 +223,7 @@ def _factory(solver: str | type[Solver] | Solver, settings: dict[str, Any]) -> C
     if isinstance(solver, type):
         return lambda: construct("solver", solver.__name__, solver, settings)
     if settings:
-        raise InputError("settings are for a solver's name or class, a ready-made solver was given")
+        raise InputError("settings need a solver's name or class, got a solver object")
     return lambda: copy.deepcopy(solver)
 
 
@@ -254,7 +254,7 @@ def _make_calls(
             yield call(case, "fresh", make())
             yield call(case, "other seed", used, 1)
     kind = "time limit" if takes(used.solve, "time_limit_s") else "no time limit"
-    # On this a thorough search takes long.
+    # A thorough search takes long here.
     long = Case("60 tables on 4 devices", _task(_varied_tables(60), [2**30] * 4))
     yield call(long, kind, used, time_limit_s=time_limit_s)
 
@@ -309,14 +309,14 @@ def _generator_states() -> dict[str, str]:
 
 
 def _checked(name: str, calls: Sequence[SolverCall]) -> Check:
-    """Hold all calls against one rule; it counts as not run when no call says anything about it."""
+    """Check all calls against one rule; the rule counts as not run if it applies to no call."""
     is_judged, problem = RULES[name]
     verdicts = [(call.case.name, problem(call)) for call in calls if is_judged(call)]
     broken = [f"'{task}': {verdict}" for task, verdict in verdicts if verdict]
     if broken:
         return Check(name, False, broken[0])
     if not verdicts or any(call.hung for call in calls):
-        return Check(name, None, "the solver hung before all calls were made" if verdicts else "no call to judge by")
+        return Check(name, None, "the solver hung before all calls were made" if verdicts else "no call to check")
     return Check(name, True, f"{len(verdicts)} calls")
 
 
@@ -331,7 +331,7 @@ def _check_time(last: SolverCall, time_limit_s: float, grace_s: float) -> Check:
 
 
 def cases() -> list[Case]:
-    """Return the tasks, those without a plan of any kind at last."""
+    """Return the tasks; those without a feasible plan come last."""
     # FP16 weights and FP32 Adam state: 2 + 8 bytes per value instead of 4.
     adam = _task(_equal_tables(4), [2 * _UNIT // 4 * 10] * 2, precision="fp16", optimizer="adam")
     tiny = [

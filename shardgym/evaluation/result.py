@@ -111,7 +111,7 @@ class Result(Record):
         if (self.status == "ok") != (scored and self.plan is not None):
             raise ValueError(f"status '{self.status}' does not agree with the plan and its cost")
         if (self.status == "ok") == (self.reason is not None):
-            raise ValueError("a result is ok or has a reason why not")
+            raise ValueError("a result has a reason if, and only if, its status is not 'ok'")
         if self.plan is not None and self.plan.task_hash != self.task_hash:
             raise ValueError("the plan is for another task")
         return self
@@ -141,7 +141,7 @@ _GROWING = ("num_tasks", "solvers", "seeds")
 
 @dataclass(frozen=True, config=CONFIG)
 class RunInfo(Record):
-    """What one folder of results is about: `run.json`, beside them so that they are never mixed with others."""
+    """What the results in a folder are about: `run.json` beside them, which keeps other results out."""
 
     suite: Label  #: name of the suite
     judge: Label  #: name of the cost model that scores plans
@@ -164,7 +164,7 @@ class RunInfo(Record):
 
     @classmethod
     def of(cls, records: Path) -> Self | None:
-        """Read what the records in a file are about; None when that is not known, or the file has a name of its own."""
+        """Read the `run.json` beside a records file; None if there is none, or the file has another name."""
         return cls.beside(records.parent) if records.name in (RECORDS, PACKED_RECORDS) else None
 
     def write(self, folder: Path) -> None:
@@ -185,7 +185,7 @@ class RunInfo(Record):
             now = getattr(self, field.name)
             if field.name not in _GROWING and was != now:
                 raise InputError(
-                    f"{folder} holds records of {field.name} {was!r}, this run has {now!r}: "
+                    f"{folder} holds records of {field.name} {was!r}, but this run has {now!r}: "
                     "give another folder, or --resume all to start afresh"
                 )
         return dataclasses.replace(
@@ -208,14 +208,14 @@ class RunInfo(Record):
         for name, was in stored.items():
             now = getattr(self, name)
             if was != now:
-                raise InputError(f"{where} holds a record of {name} {was!r}, this run has {now!r}: give another folder")
+                raise InputError(f"{where} records {name} {was!r}, but this run has {now!r}: give another folder")
 
 
 def records_file(folder: Path) -> Path | None:
     """Return the records of a folder, packed or not; None when it has none. Raises `InputError` when it has both."""
     found = [folder / name for name in (RECORDS, PACKED_RECORDS) if os.path.lexists(folder / name)]
     if len(found) > 1:
-        raise InputError(f"{folder} holds {RECORDS} and {PACKED_RECORDS}, expected one of them: remove the other")
+        raise InputError(f"{folder} holds both {RECORDS} and {PACKED_RECORDS}: remove one of them")
     return found[0] if found else None
 
 
@@ -264,14 +264,13 @@ def read_records(path: str | Path) -> list[Result]:
             result = Result.from_json(line.text, source=line.where(file))
         except InputError as error:
             raise InputError(
-                f"{error}; remove the line, and a run makes the record again; "
-                "'shardgym verify' names all lines that are damaged"
+                f"{error}; remove the line, and the next run makes it again; 'shardgym verify' lists all damaged lines"
             ) from None
         first = seen.setdefault(result.key, line.number)
         if first != line.number:
             raise InputError(
                 f"{line.where(file)}: solver '{result.solver}', task {result.task_index}, seed {result.seed} "
-                f"has a record on line {first} already: remove one of them"
+                f"already has a record on line {first}: remove one of them"
             )
         results.append(result)
     return results
@@ -346,7 +345,7 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
     """Return the task that a record in `folder` is about.
 
     Raises:
-        InputError: no task is at hand that has the record's hash.
+        InputError: there is no task with the record's hash.
     """
     shipped = _shipped_suite(result.suite)
     source = f"task {result.task_index} of suite '{result.suite}'"
@@ -359,7 +358,7 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
     elif result.task_index < len(shipped):
         task = shipped[result.task_index]
     else:
-        raise InputError(f"suite '{result.suite}' has {len(shipped)} tasks, the record is about {source}")
+        raise InputError(f"suite '{result.suite}' has {len(shipped)} tasks, but the record is about {source}")
     if task.digest != result.task_hash:
-        raise InputError(f"{source} is task {task.digest[:12]}, the record is about {result.task_hash[:12]}")
+        raise InputError(f"{source} has digest {task.digest[:12]}, but the record has {result.task_hash[:12]}")
     return task

@@ -102,7 +102,7 @@ def evaluate(
     doing = make_engine(engine) if isinstance(engine, str) else engine
     if track is not None or (judge is None and oracle is None):
         if judge is not None or oracle is not None:
-            raise InputError("track: a track is judge and oracle: leave those out")
+            raise InputError("track: it sets judge and oracle: leave those out")
         chosen = track if isinstance(track, Track) else _track_of(suite, track)
         costs: list[CostChoice | CostModel] = [chosen.judge, chosen.oracle]
     else:
@@ -113,7 +113,7 @@ def evaluate(
         given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
         if given:
             raise InputError(
-                f"{given[0]} is an object, and engine '{doing.name}' makes solvers and costs in other processes: give "
+                f"{given[0]} is an object, but engine '{doing.name}' makes solvers and costs in other processes: give "
                 "its name or module:Class"
             )
     with ExitStack() as stack:
@@ -200,7 +200,7 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
         raise InputError(f"oracle '{oracle.name}' has role 'judge', which is for scoring: expected an oracle")
     if judge.learned and (judge.name, judge.version) == (oracle.name, oracle.version):
         raise InputError(
-            f"judge '{judge.name}' has the weights of the oracle, whose errors solvers use: give another judge, "
+            f"judge '{judge.name}' has the oracle's weights, whose errors solvers exploit: give another judge, "
             "or role 'judge'"
         )
 
@@ -217,7 +217,7 @@ def _check_suite(suite: TaskSequence, limit: int | None) -> int:
 
 
 def _check_seconds(name: str, seconds: float | None) -> None:
-    """Refuse what is not None, nor a number of seconds above 0."""
+    """Raise `InputError` unless the time is None or a number of seconds above 0."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
         raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")
@@ -227,7 +227,7 @@ def _check_seconds(name: str, seconds: float | None) -> None:
 
 
 class TaskJob(NamedTuple):
-    """What a run lacks of one task."""
+    """What is left to do for one task."""
 
     task_index: int
     todo: tuple[tuple[str, int], ...]  #: titles of solvers, and seeds, that have no record
@@ -238,7 +238,7 @@ class TaskJob(NamedTuple):
 
 
 class TaskAnswer(NamedTuple):
-    """What came of a job."""
+    """The results of a job."""
 
     new: list[Result]
     renewed: list[Result]  #: old results with new costs
@@ -295,12 +295,12 @@ class TaskWorker:
         try:
             return Result(**fields, **told, **solver.facts)
         except InputError as error:
-            reason = f"its answer cannot be recorded: {one_line(error, with_type=False)}"
+            reason = f"the solver's answer cannot be recorded: {one_line(error, with_type=False)}"
             times = {name: told[name] for name in ("started", "solve_time_s", "cpu_time_s")}
             return Result(**fields, **times, status="error", reason=reason)
 
     def _score(self, task: ShardingTask, solved: Sequence[Result], old: Sequence[Result], answer: TaskAnswer) -> None:
-        """Add new results with costs, and old results with new costs, as far as these could be had."""
+        """Add new results with their costs, and old results with new costs if there are any."""
         plans = [r.plan for r in solved if r.status == "unmeasured" and r.plan is not None]
         again: list[Result] = []
         if plans and not self._judge.deterministic:
@@ -344,7 +344,7 @@ def open_task_worker(
         there = (run.hardware, run.judge_version)
         if here != there:
             raise InputError(
-                f"judge '{run.judge}' on {socket.gethostname()} is {here}, that of the run {there}: leave this machine "
-                "out, or start the run on it with a folder of its own"
+                f"judge '{run.judge}' on {socket.gethostname()} is {here}, but {there} in this run: leave this machine "
+                "out, or start a run on it with a folder of its own"
             )
         yield TaskWorker(run, suite, solvers, judge)

@@ -1,9 +1,9 @@
-"""RunningSolver: a solver at work, in a process of its own or in this one, and what it answers.
+"""RunningSolver: a solver at work, in a process of its own or in this one, and its answers.
 
-In a process of its own, whatever ends a solver, or keeps it from ending, costs one plan. Solver and oracle are pickled
-for it. An oracle that measures has processes and devices of its own, so that solvers which ask it work here.
+In a process of its own, a solver that crashes or hangs loses only one plan. Solver and oracle are pickled for it. An
+oracle that measures has processes and devices of its own, so solvers that query it run in this process.
 
-Time is taken here, from the question to the answer, and processor time from the system.
+This process takes the time, from the call to the answer; processor time comes from the system.
 """
 
 import logging
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """What came of asking a solver for a plan."""
+    """A solver's answer for one task."""
 
     started: str
     solve_time_s: float
@@ -50,11 +50,11 @@ class RunningSolver:
     """A solver that is asked for plans. Its process is replaced when it dies.
 
     Args:
-        spec: what the solver is made from; it is made where it works.
-        oracle: what it may query.
+        spec: how to make the solver, in the process in which it runs.
+        oracle: the cost model that it may query.
         timeout_s: seconds that a plan may take, warming up included.
-        isolate: whether it works in a process of its own. Otherwise what ends it ends the run, and nothing stops it.
-            None: where the system has fork, and the oracle does not measure.
+        isolate: whether it runs in a process of its own. Otherwise its crash ends the run, and there is no timeout.
+            None: True if the system has fork and the oracle does not measure.
 
     Raises:
         InputError: this system cannot isolate solvers, or this oracle cannot be asked from another process.
@@ -63,7 +63,7 @@ class RunningSolver:
     def __init__(self, spec: SolverSpec, oracle: CostModel, *, timeout_s: float, isolate: bool | None = None) -> None:
         if isolate and not (CAN_FORK and oracle.deterministic):
             why = f"oracle '{oracle.name}' measures" if CAN_FORK else "this system has no fork"
-            raise InputError(f"isolate: {why}, so solvers work in this process: leave it out")
+            raise InputError(f"isolate: {why}, so solvers run in this process: leave it out")
         self.spec = spec
         #: Fields of its results: all arguments of its class, and the digest of the file that the class is in.
         self.facts: dict[str, Any] = {}
@@ -86,8 +86,8 @@ class RunningSolver:
         except InputError as error:
             self.close()
             raise InputError(
-                f"solver '{self.spec.title}' or its oracle {error}: give a name or module:Class, or let solvers work "
-                "in this process (isolate=False, --no-isolate)"
+                f"solver '{self.spec.title}' or its oracle {error}: give a name or module:Class, or run solvers in "
+                "this process (isolate=False, --no-isolate)"
             ) from None
 
     def wait_until_made(self) -> None:
@@ -105,7 +105,7 @@ class RunningSolver:
         self._made = True
 
     def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None = None) -> Answer:
-        """Let the solver solve a task. Its end, and its taking too long, become an error with a reason."""
+        """Let the solver solve a task. A crash or a timeout becomes an error with a reason."""
         started = utc_now()
         clock = time.perf_counter()
         cpu_clock = 0.0
@@ -131,7 +131,7 @@ class RunningSolver:
             self.close()
             found = {"status": "error", "reason": one_line(error, with_type=False)}
             subject = task.name or f"task {task.digest[:12]}"
-            logger.warning("%s on %s, seed %d: %s; the run goes on", self.spec.title, subject, seed, found["reason"])
+            logger.warning("%s on %s, seed %d: %s; the run continues", self.spec.title, subject, seed, found["reason"])
         taken = None if cpu_seconds is None else max(0.0, cpu_seconds - cpu_clock)
         return Answer(started, seconds, taken, **_checked(task, found))
 
@@ -168,7 +168,7 @@ def running_solvers(
 ) -> Iterator[list[RunningSolver]]:
     """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards."""
     if isolate is None and not CAN_FORK:
-        logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
+        logger.warning("this system has no fork: a crash of a solver ends the run, and there is no timeout")
     with ExitStack() as stack:
         running = [RunningSolver(spec, oracle, timeout_s=timeout_s, isolate=isolate) for spec in specs]
         for solver in running:
@@ -180,7 +180,7 @@ def running_solvers(
 
 
 def _checked(task: ShardingTask, found: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of an answer with its plan, which is checked here, where no solver can change how."""
+    """Return fields of an answer with its plan, which is checked in this process, out of the solver's reach."""
     if "status" in found:
         return found
     try:
@@ -212,7 +212,7 @@ def start(settings: tuple[SolverSpec, CostModel, str]) -> tuple[Handler, dict[st
 def _make(
     spec: SolverSpec, oracle: CostModel, caught: tuple[type[BaseException], ...]
 ) -> tuple[Handler, dict[str, Any]]:
-    """Make a solver; return what asks it and makes plain data of whatever it does, and facts about it."""
+    """Make a solver; return a function that calls it and answers with plain data, and facts about it."""
     solver = spec.make()
     check_ready(solver, oracle)
     made_by = type(solver)

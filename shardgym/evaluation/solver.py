@@ -240,5 +240,5 @@ class Incumbent:
             NoFeasiblePlanError: there is none.
         """
         if self._make is None:
-            raise NoFeasiblePlanError(f"cost '{self._cost.name}' has no time for any plan that was tried")
+            raise NoFeasiblePlanError(f"cost '{self._cost.name}' could price none of the plans that were tried")
         return self._make()

@@ -1,7 +1,7 @@
 """Which solver takes part in a run: its name or class, its settings and label, and the file that it is written in.
 
-The digest of this file is in records, so that a solver that has changed is told. What it imports is told by the commit
-and the versions that records hold, and weights by a digest of their own.
+Records hold the digest of that file, so a changed solver is noticed. The commit and versions in records cover what the
+file imports, and weights have a digest of their own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _check_spec(number: int, value: Any) -> SolverSpec:
         spec = SolverSpec.of(value)
     else:
         raise InputError(
-            f"solvers[{number}]: expected a name, 'module:Class', a SolverSpec, or what has a method solve, got "
+            f"solvers[{number}]: expected a name, 'module:Class', a SolverSpec, or an object with a method solve, got "
             f"{short_repr(value)}"
         )
     spec = dataclasses.replace(spec, settings=dict(spec.settings or {}))
@@ -117,7 +117,7 @@ def _check_spec(number: int, value: Any) -> SolverSpec:
     if not _LABEL.fullmatch(spec.label):
         raise InputError(f"label '{spec.label:.80}': expected at most 60 letters, digits and any of _ . + -")
     if spec.label in solver_names():
-        raise InputError(f"label '{spec.label}' is the name of another solver than '{spec.name}': give another one")
+        raise InputError(f"label '{spec.label}' of '{spec.name}' is the name of another solver: give another label")
     return spec
 
 

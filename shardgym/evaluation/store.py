@@ -60,8 +60,8 @@ class Store:
     def add(self, results: Sequence[Result], renewed: Sequence[Result] = ()) -> None:
         """Append records with one write and flush them to the disk.
 
-        Renewed records take the place of those of the same task, solver and seed: then the file is written as a whole.
-        When the disk takes only a part, it is removed again, which is an `InputError`.
+        Renewed records replace those of the same task, solver and seed, and the whole file is rewritten. If the disk
+        takes only a part, the part is removed again, and `InputError` is raised.
         """
         if not self.results:
             self.run.write(self._folder)
@@ -86,7 +86,7 @@ def _lines(results: Iterable[Result]) -> bytes:
 def _check_records(
     results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[SolverSpec]
 ) -> None:
-    """Raise `InputError` where any record of a folder is of other tasks, judges or settings than this run."""
+    """Raise `InputError` if a record in the folder has other tasks, judges or settings than this run."""
     remedy = "give another folder, or --resume all to start afresh"
     recipes = {spec.title: spec.recipe for spec in solvers}
     for result in results:
@@ -94,13 +94,13 @@ def _check_records(
         wanted = recipes.get(result.solver, result.recipe)
         if wanted != result.recipe:
             raise InputError(
-                f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, this run has "
-                f"{wanted}: give this one a label of its own, {remedy}"
+                f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, not "
+                f"{wanted}: give the solver another label, {remedy}"
             )
     for index in sorted({result.task_index for result in results}):
         digest = suite[index].digest if index < len(suite) else None
         if any(result.task_hash != digest for result in results if result.task_index == index):
-            raise InputError(f"{folder} holds records of another task {index} of suite '{suite.name}': {remedy}")
+            raise InputError(f"{folder} holds records of suite '{suite.name}' with another task {index}: {remedy}")
 
 
 def results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:

@@ -1,7 +1,7 @@
 """What a model's embeddings would take on other machines: a run whose tasks are one model on GPUs, by name and number.
 
-The solver asks the cost `gpu`, which also judges its plans. Of each plan: the time of a step, what memory is left, what
-holds it up, and, where the rest of the model and prices are known, what samples cost.
+The solver asks the cost `gpu`, which also judges its plans. Results are the time of a step, the memory left, the
+bottleneck, and, if the rest of the model and prices are known, what samples cost.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import GIB, MAX_DEVICES, Topology
 
-#: Of a card's memory, what embeddings may take where nothing else is said, about as in `tasks.topology.PRESETS`.
+#: Default share of a card's memory for embeddings, about as in `tasks.topology.PRESETS`.
 MEMORY_SHARE = 0.75
 
 
@@ -100,7 +100,7 @@ def task_on(
         if len(reserved) > 1:
             raise InputError(
                 f"the model reserves {min(reserved)} to {max(reserved)} bytes on its devices: expected the same on "
-                "all, which then is that on every machine"
+                "all, to reserve it on every machine"
             )
         step = dataclasses.replace(step, reserved_bytes=(reserved.pop(),))
     if memory_bytes is None:

@@ -24,13 +24,13 @@ from shardgym.records import canonical_json
 EXACT = 1e-6
 #: A measured plan may be off the median of its file by this share either way.
 SHARE = 0.2
-#: Larger files are none of ours.
+#: Larger files are not records of ShardGym.
 MAX_BYTES = 2**28
 
 RULE = f"""Every stored plan must be feasible. Deterministic costs must be the same to {EXACT:g}. Measured plans are
 measured again, those of a task together: divided by the median of new/old over their file, times must agree to
-{SHARE:.0%}. Costs of other hardware or of another version of the judge are skipped, and records without a cost are
-failures, which nothing can be checked of."""
+{SHARE:.0%}. Costs of other hardware or of another version of the judge are skipped. Records without a cost are
+failures, because there is nothing to check."""
 
 #: `ok`: agrees with a fresh score. `mismatch`: does not, is damaged, or its task is not at hand. `skipped`: cannot be
 #: scored here. `failure`: claims no cost.
@@ -101,7 +101,7 @@ def verify(
     files = record_files([paths] if isinstance(paths, str | Path) else paths)
     for file in files:
         if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB, which no file of records has")
+            raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB: expected a file of records")
     rows: list[RecordCheck] = []
     bar_of_records = progress_bar(shown=progress, total=0, unit="record", desc="verify")
     with ExitStack() as stack, bar_of_records as bar:
@@ -153,7 +153,7 @@ def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordChe
             settings = canonical_json(result.judge_settings)
             key = result.suite, result.task_index, result.task_hash, result.judge, settings
             groups[key][line.number] = result
-    bar.update(len(lines) - sum(map(len, groups.values())))  # those that nothing is scored of
+    bar.update(len(lines) - sum(map(len, groups.values())))  # records that are not scored
     measured: dict[int, float] = {}
     for group in groups.values():
         for number, (status, reason) in _check_task(file.parent, group, judges, measured):

@@ -22,7 +22,7 @@ from shardgym.tasks.task import ShardingTask
 
 #: A cost of zero has no logarithm. No step takes less than this.
 LEAST_MS = 1e-9
-#: Beside the records of some boards: what no plan takes less than, as tools/plan_bounds.py finds it.
+#: Beside the records of some boards: lower bounds on the costs of all plans, by tools/plan_bounds.py.
 BOUNDS = "bounds.json"
 
 
@@ -112,7 +112,7 @@ def _read_bounds(folder: Path, run: RunInfo) -> dict[str, float]:
     judge = f"{content.get('judge')} {content.get('judge_version')}"
     if judge != f"{run.judge} {run.judge_version}":
         raise InputError(
-            f"{path} is of {judge}, the board of {run.judge} {run.judge_version}: "
+            f"{path} is for {judge}, but the board for {run.judge} {run.judge_version}: "
             f"run 'python tools/plan_bounds.py {folder}' again"
         )
     bounds_ms: dict[str, float] = content["bounds_ms"]

@@ -46,7 +46,7 @@ SCORES = {
     SIMULATED: ("simulator", ALL_SUITES),
     "GPU-modelled": ("gpu", GPU_SUITES),
 }
-#: A plan that costs at most so much more than a lower bound is proven to be as near to the best one.
+#: A plan at most this far above a lower bound is proven to be as near to the best one.
 PROVEN = 0.05
 
 
@@ -217,7 +217,7 @@ def _notes(table: Overall) -> list[str]:
     if table.bounded:
         known = sum(int(np.isfinite(board.bound_ms).sum()) for board in table.bounded)
         notes.append(
-            f"Proven: plans at most {100 * PROVEN:g} % above a lower bound, on the {known} tasks of which one is known "
+            f"Proven: plans at most {100 * PROVEN:g} % above a lower bound, on the {known} tasks with a known bound "
             f"({_suites(table.bounded)})."
         )
     return notes

@@ -1,16 +1,16 @@
 """Who is best: paired ratios with intervals, and which ranks a solver can have.
 
 A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`; a task's cost is the
-geometric mean over the solver's seeds. So it does not depend on who else is on the board. A failure counts as the plan
-of the base for the task: that is what a user has whose solver fails, and a solver could have returned that plan itself.
-Tasks of which the base has no plan are left out. Where the base has none at all, no task is left out, and a failure
-counts nothing.
+geometric mean over the solver's seeds. The figure therefore does not depend on the board's other solvers. A failure
+counts as the base's plan for the task, the fallback of a user whose solver fails, which the solver could have returned
+itself. Tasks without a plan by the base are left out. If the base has no plan at all, no task is left out, and failures
+do not count.
 
-A solver is complete when it has a record for every task and each of its seeds. Only complete solvers are ranked,
-only over `MIN_TASKS` tasks or more, none that solved nothing, and none with failures that count nothing. A solver's
-ranks go from 1 plus the number of solvers that are clearly ahead of it to the number of all without those that are
-clearly behind, see `statistics.py`. Solvers without ranks are averaged over the tasks that they have records of. One
-that solved nothing has no figures at all: they would be those of the base.
+A solver is complete when it has a record for every task and each of its seeds. Ranks go to complete solvers that solved
+something and have no failures that do not count, over at least `MIN_TASKS` tasks. They range from 1 plus the number of
+solvers that are clearly ahead to the number of all solvers minus those that are clearly behind, see `statistics.py`.
+Solvers without ranks are averaged over the tasks for which they have records. A solver that solved nothing has no
+figures, because they would be the base's.
 """
 
 from __future__ import annotations

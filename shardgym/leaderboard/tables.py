@@ -166,24 +166,24 @@ def _judge(ranking: Ranking) -> str:
 
 
 def _failures(ranking: Ranking) -> list[str]:
-    """Say how many failed and what that counts, and how few tasks there are."""
+    """Say how many records failed and how that counts, and whether there are too few tasks."""
     records = ranking.board.results
     failed = sum(result.status != "ok" for result in records)
     counted = (
-        f", counted as the plan of {BASE}" if ranking.has_base else ", which count nothing: who failed has no rank"
+        f", counted as the plan of {BASE}" if ranking.has_base else ", not counted: solvers that failed have no rank"
     )
     rules = [f"Failed: {failed} of {len(records)} records{counted if failed else ''}."]
     num_tasks = ranking.board.num_tasks
     if ranking.num_tasks < num_tasks:
         left_out = num_tasks - ranking.num_tasks
-        rules.append(f"Left out: {left_out} of {num_tasks} tasks, of which there is no plan by {BASE}.")
+        rules.append(f"Left out: {left_out} of {num_tasks} tasks, for which {BASE} has no plan.")
     if ranking.num_tasks < MIN_TASKS:
         rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
     return rules
 
 
 def cautions(board: Board) -> list[str]:
-    """Return what a reader must know before comparing any two figures; mostly nothing."""
+    """Return what a reader must know before comparing any two figures; usually nothing."""
     run = board.run
     scored = [(result, result.cost) for result in board.results if result.cost is not None and result.cost.feasible]
     costs = [cost for _, cost in scored]
@@ -196,7 +196,7 @@ def cautions(board: Board) -> list[str]:
     picked = len(set(seeds.values())) > 1 and any(own != tuple(range(len(own))) for own in seeds.values())
     told = [
         (same and costs and not measured,
-         "Judge and oracle are the same model: solvers that query it are compared in a circle."),
+         "Judge and oracle are the same model, which favours solvers that query it."),
         (modelled, _modelled_exchanges(board) if modelled else ""),
         (len(sessions) > len({task for task, _ in sessions}),
          "WARNING: plans of one task were measured in different sessions, which may differ by drift."),
@@ -209,7 +209,7 @@ def cautions(board: Board) -> list[str]:
 
 
 def _modelled_exchanges(board: Board) -> str:
-    """Say for which links exchanges were modelled, which need not be those of what was measured."""
+    """Say for which links exchanges were modelled; they need not be those of the measured hardware."""
     task = next((board.task(r.task_index) for r in board.results if r.cost is not None and r.cost.feasible), None)
     if task is None:
         return "Exchanges were modelled, not measured."

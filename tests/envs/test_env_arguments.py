@@ -62,7 +62,7 @@ def test_bad_options_are_input_errors(options, message):
         ({"tasks": [TWO], "max_splits": -1}, "max_splits -1 is not a whole number from 0 on"),
         ({"pool": "synthetic"}, "unknown pool 'synthetic': did you mean synthetic-2022 or synthetic-2021"),
         ({"pool": POOL, "suite": "published-v1"}, "suite 'published-v1' is not drawn at random"),
-        ({"pool_tasks": 5}, "pool_tasks is for tasks of a pool"),
+        ({"pool_tasks": 5}, "pool_tasks needs a pool: give pool"),
         ({"pool": POOL, "pool_tasks": 0}, "pool_tasks 0 is not a whole number from 1 on"),
         ({"pool": POOL, "pool_tasks": 10**9}, "pool_tasks 1000000000: expected at most"),
     ],

@@ -39,7 +39,7 @@ def test_packed_records_and_folders_below_are_read(results, tmp_path):
     pd.testing.assert_frame_equal(before.drop(columns="file"), after.drop(columns="file"))
     assert set(after["file"]) == {str(file)}
     (tmp_path / "a" / "records.jsonl").write_text("")
-    with pytest.raises(shardgym.InputError, match=r"holds records\.jsonl and records\.jsonl\.xz, expected one of them"):
+    with pytest.raises(shardgym.InputError, match=r"holds both records\.jsonl and records\.jsonl\.xz: remove one"):
         shardgym.read_results(tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
         ({"suite": "quick-v2"}, "suite: expected tasks with a name, got 'quick-v2'"),
         (
             {"solvers": [CountCost]},
-            "solvers[0]: expected a name, 'module:Class', a SolverSpec, or what has a method solve,",
+            "solvers[0]: expected a name, 'module:Class', a SolverSpec, or an object with a method solve,",
         ),
         ({"seeds": [0, -1]}, "seed -1 is not a whole number from 0 on"),
         ({"seeds": []}, "no seed was given: name at least one"),

@@ -189,7 +189,7 @@ def test_an_oracle_that_measures_is_asked_in_this_process(tmp_path):
     oracle = DriftingCost("lab")
     (record,) = run(tmp_path, "Asks", oracle=oracle, limit=1)
     assert (record.status, oracle.calls) == ("ok", [("toys/0", 1)])
-    with pytest.raises(InputError, match=r"isolate: oracle .* measures, so solvers work in this process: leave it out"):
+    with pytest.raises(InputError, match=r"isolate: oracle .* measures, so solvers run in this process: leave it out"):
         run(tmp_path, "Asks", oracle=oracle, limit=1, isolate=True)
 
 
@@ -230,5 +230,5 @@ def test_sigterm_leaves_no_temporary_folders(tmp_path):
         process.terminate()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
-    assert errors.splitlines()[-1] == "shardgym: error: terminated"
+    assert errors.splitlines()[-1] == "shardgym: error: terminated; the same command resumes the run"
     assert not Path(told.read_text()).parent.exists()

@@ -32,7 +32,7 @@ def test_a_run_into_packed_records_is_told_how_to_unpack_them(tmp_path, resume):
         run(tmp_path, TOY + "Halves", resume=resume)
     assert path.read_bytes() == before
     path.with_suffix("").write_bytes(lzma.decompress(before))
-    with pytest.raises(InputError, match=r"expected one of them"):
+    with pytest.raises(InputError, match=r"holds both .*: remove one of them"):
         run(tmp_path, TOY + "Halves", resume=resume)
 
 
@@ -74,7 +74,7 @@ def test_judge_and_oracle_come_from_a_track(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"track": "simulator"}, "track: a track is judge and oracle: leave those out"),
+        ({"track": "simulator"}, "track: it sets judge and oracle: leave those out"),
         ({"judge": None, "oracle": None}, "suite 'toys' has no tracks: give judge and oracle"),
         ({"oracle": None}, "oracle: expected the name of a cost or a cost model, got None"),
     ],
@@ -132,7 +132,7 @@ def test_resume_knows_labels(tmp_path):
 @pytest.mark.parametrize("other", [SolverSpec(TOY + "Tuned", {"k": 2}, "one"), SolverSpec("random", {}, "one")])
 def test_a_label_means_one_thing_in_a_folder(tmp_path, other):
     run(tmp_path, ONE)
-    with pytest.raises(InputError, match=f"'one' with settings {TOY}Tuned .*give this one a label of its own, give a"):
+    with pytest.raises(InputError, match=f"'one' with settings {TOY}Tuned .*give the solver another label, give a"):
         run(tmp_path, other)
     with pytest.raises(InputError, match="'one' is given twice with different settings: label one"):
         run(tmp_path / "new", ONE, other)
@@ -144,7 +144,7 @@ def test_a_label_means_one_thing_in_a_folder(tmp_path, other):
         ("two words", "label 'two words': expected at most 60 letters"),
         ("a|b", "expected at most 60 letters"),
         ("x" * 61, "expected at most 60 letters"),
-        ("dim_greedy", "label 'dim_greedy' is the name of another solver than 'random'"),
+        ("dim_greedy", "label 'dim_greedy' of 'random' is the name of another solver"),
     ],
 )
 def test_labels_that_mislead_are_refused(tmp_path, label, message):

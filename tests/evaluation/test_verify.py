@@ -82,7 +82,7 @@ def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
          "mismatch: the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480"),
         (lambda r: r.update(surprise=1), "mismatch: record"),
         (lambda r: r.update(task_hash="0" * 64), "mismatch: record: the plan is for another task"),
-        (lambda r: r.update(suite="quick-v2"), "mismatch: task 0 of suite 'quick-v2' is task"),
+        (lambda r: r.update(suite="quick-v2"), "mismatch: task 0 of suite 'quick-v2' has digest"),
         (lambda r: r.update(suite="quick-v2", task_index=99), "mismatch: suite 'quick-v2' has 8 tasks"),
         (lambda r: r.update(judge="crystal_ball"), "skipped: no judge 'crystal_ball': unknown cost"),
         (lambda r: r["cost"].update(version="0"), "skipped: scored by 0 on toy, here is 1 on toy"),

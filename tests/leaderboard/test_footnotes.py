@@ -10,7 +10,7 @@ from shardgym.errors import InputError
 from shardgym.leaderboard import load_boards, rank
 from shardgym.leaderboard.tables import cautions, footer
 
-SAME = "Judge and oracle are the same model: solvers that query it are compared in a circle."
+SAME = "Judge and oracle are the same model, which favours solvers that query it."
 PICKED = "WARNING: solvers ran with different seeds: seed 0 for one; seeds 1, 2 for two."
 WEIGHTS = "WARNING: records of a solver with one seed and number of devices were made with different weights."
 SESSIONS = "WARNING: plans of one task were measured in different sessions, which may differ by drift."
@@ -22,7 +22,7 @@ def test_a_table_has_three_lines_below(tmp_path):
     assert footer(rank(board_of(tmp_path, outcomes, time_limit_s=3.0))) == [
         "Judge: lab-cost 1 on lab, modelled. Oracle: roofline. Time limit per plan: 3 s. Solvers ran with seed 0; "
         "lpt, the base, has no cost here.",
-        "Failed: 1 of 4 records, which count nothing: who failed has no rank. Fewer than 6 tasks: no ranks, no "
+        "Failed: 1 of 4 records, not counted: solvers that failed have no rank. Fewer than 6 tasks: no ranks, no "
         "intervals.",
         "Columns, ranks and intervals: docs/boards.md.",
     ]

@@ -107,13 +107,13 @@ def test_plans_near_a_lower_bound_are_proven(tmp_path):
     (folder / "bounds.json").write_text(json.dumps(bounds))
     assert row_of(tmp_path, "mine").proven == pytest.approx(4 / 6)
     assert math.isnan(row_of(tmp_path, "other").proven)
-    assert "Proven: plans at most 5 % above a lower bound, on the 6 tasks of which one is known (production-v1)." in (
+    assert "Proven: plans at most 5 % above a lower bound, on the 6 tasks with a known bound (production-v1)." in (
         render_overall(overall(tmp_path))
     )
     (ranking,) = map(rank, load_boards([folder]))
     assert ranking.rows[0].over_bound == pytest.approx(1 / 0.96)
     (folder / "bounds.json").write_text(json.dumps(bounds | {"judge_version": "0"}))
-    with pytest.raises(InputError, match="is of gpu 0, the board of gpu 1: run "):
+    with pytest.raises(InputError, match="is for gpu 0, but the board for gpu 1: run "):
         overall(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_the_command_prints_it(tmp_path, monkeypatch, capsys):
     assert page["rows"][0]["scores"]["half-full"]["mean"] == pytest.approx(2.0)
     assert page["rows"][0]["proven"] is None
     assert main(["leaderboard", "--format", "html"]) == 2
-    assert "give their folders" in capsys.readouterr().err
+    assert "needs folders of boards" in capsys.readouterr().err
 
 
 def test_suites_of_scores_are_suites():

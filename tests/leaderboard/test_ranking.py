@@ -76,13 +76,13 @@ def test_tasks_of_which_the_base_has_no_plan_are_left_out(tmp_path, of_base):
     ranking = rank(board_of(tmp_path, {"a": [1.0, "error"], "b": [2.0, 9.0], BASE: [4.0, of_base]}))
     rows = rows_of(ranking)
     assert (ranking.num_tasks, rows["a"].relative, rows["b"].relative) == (1, 0.25, 0.5)
-    assert "Left out: 1 of 2 tasks, of which there is no plan by lpt." in footer(ranking)[1]
+    assert "Left out: 1 of 2 tasks, for which lpt has no plan." in footer(ranking)[1]
 
 
 def test_without_the_base_failures_count_nothing_and_who_failed_has_no_rank(tmp_path):
     ranking = rank(board_of(tmp_path, {"a": ["error"] + [1.0] * 6, "b": [2.0] * 7, "c": [3.0] * 7}))
     assert [(row.solver, row.ranks) for row in ranking.rows] == [("b", (1, 1)), ("c", (2, 2)), ("a", None)]
-    assert "Failed: 1 of 21 records, which count nothing: who failed has no rank." in footer(ranking)[1]
+    assert "Failed: 1 of 21 records, not counted: solvers that failed have no rank." in footer(ranking)[1]
 
 
 def test_figures_of_a_row_do_not_change_when_another_row_goes(tmp_path):
@@ -229,7 +229,7 @@ def test_a_file_that_is_named_twice_is_one_board(here):
 
 def test_records_that_are_not_of_the_run_are_refused(here):
     write(here / "a", [record("one", 0, 1.0)], judge_version="2")
-    with pytest.raises(InputError, match="holds a record of judge_version '1', this run has '2'"):
+    with pytest.raises(InputError, match="records judge_version '1', but this run has '2'"):
         load_boards(["a"])
     other = json.loads(record("two", 1, 2.0).to_json()) | {"task_index": 0}
     board_of(here / "b", {"one": [1.0]})

@@ -54,7 +54,7 @@ def test_a_record_below_a_bound_and_another_bound_are_problems(board):
     path.write_text(json.dumps(content))
     found = tool.problems(folder)
     assert len([line for line in found if "less than the bound of 1000 ms" in line]) == 4
-    assert any(line.endswith("and was 1000 ms") for line in found)
+    assert any(line.endswith(" ms, but was 1000 ms") for line in found)
     path.write_text(json.dumps({**content, "judge_version": "0"}))
-    with pytest.raises(InputError, match="is of gpu 0, the board of gpu "):
+    with pytest.raises(InputError, match="is for gpu 0, but the board for gpu "):
         tool.problems(folder)

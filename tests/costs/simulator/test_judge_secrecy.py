@@ -65,7 +65,7 @@ def test_runs_and_checks_take_an_oracle_and_a_judge_for_what_they_are(model, ora
     with pytest.raises(InputError, match="oracle 'simulator' has role 'judge'"):
         evaluate(suite, ["random"], out=tmp_path, judge=judge, oracle=make_cost("simulator", **settings))
     same = make_cost("simulator", weights=model)
-    with pytest.raises(InputError, match="judge 'simulator' has the weights of the oracle"):
+    with pytest.raises(InputError, match="judge 'simulator' has the oracle's weights"):
         evaluate(suite, ["random"], out=tmp_path, judge=same, oracle=oracle)
     with pytest.raises(InputError, match="oracle 'simulator' has role 'judge', which is for scoring"):
         check_solver("random", judge)

@@ -76,9 +76,9 @@ def _access_of_sample(
             if table.name not in found:
                 found[table.name] = FeatureStatistics(table.config.num_embeddings, len(bags.lengths))
             found[table.name].add(bags)
-    if not found:  # a stream of less than a batch
+    if not found:  # the stream is shorter than a batch
         if not isinstance(sample, RecordedStream):
-            raise InputError(f"sample: has no whole batch of {batch_size} samples: give more of them")
+            raise InputError(f"sample: expected at least one batch of {batch_size} samples: give more")
         whole = {feature: sample.read(feature) for table in tables for feature in table.config.feature_names}
         return _access_of_sample(tables, whole, batch_size)
     return {
@@ -114,12 +114,12 @@ def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -
     bag = sample[feature]
     if not len(bag.lengths) or int(bag.lengths.sum()) != len(bag.indices):
         raise InputError(
-            f"sample of feature '{feature}': {len(bag.lengths)} bags hold {int(bag.lengths.sum())} ids, "
-            f"there are {len(bag.indices)}; expected at least one sample, and as many ids as bags hold"
+            f"sample of feature '{feature}': {len(bag.lengths)} lengths add up to {int(bag.lengths.sum())}, but there "
+            f"are {len(bag.indices)} ids; expected at least one sample, and as many ids as lengths say"
         )
     others = len(sample[table.config.feature_names[0]].lengths)
     if len(bag.lengths) != others:
-        raise InputError(f"table '{table.name}': feature '{feature}' has {len(bag.lengths)} samples, another {others}")
+        raise InputError(f"table '{table.name}': feature '{feature}' has {len(bag.lengths)} samples, not {others}")
     return bag
 
 
@@ -131,7 +131,7 @@ def _table_bags(table: ModelTable, batch: Mapping[str, Bags]) -> Bags:
         wrong = bags.indices[(bags.indices < 0) | (bags.indices >= rows)]
         if len(wrong):
             raise InputError(
-                f"sample of feature '{feature}': id {wrong[0]} is no row of table '{table.name}' ({rows} rows)"
+                f"sample of feature '{feature}': id {wrong[0]} is not a row of table '{table.name}' ({rows} rows)"
             )
     if len(of_features) == 1:
         return of_features[0]

@@ -45,7 +45,7 @@ MIN_ROUNDS = 4
 #: Probability that an interval misses its ratio.
 _LEVEL = 0.05
 
-#: Parts of messages by which libraries say that there is no memory, and that another rank is gone.
+#: Parts of libraries' messages that tell that memory ran out, and that another rank is gone.
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 _NO_PEER = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 
@@ -147,11 +147,11 @@ class Comparison(Record):
         first, *others = self.plans
         best = min(others, key=lambda plan: plan.ratio or math.inf)
         if best.low is None or best.high is None or best.ratio is None:
-            return f"Nothing is told apart before there are {MIN_ROUNDS} rounds: give more --minutes."
+            return f"No plan is known to be faster before there are {MIN_ROUNDS} rounds: give more --minutes."
         if best.low <= 1 <= best.high:
             return (
-                f"'{best.name}' and '{first.name}' are not told apart: the ratio of their steps is {best.ratio:.3f}, "
-                f"between {best.low:.3f} and {best.high:.3f}."
+                f"'{best.name}' and '{first.name}' do not differ clearly: the ratio of their steps is "
+                f"{best.ratio:.3f}, between {best.low:.3f} and {best.high:.3f}."
             )
         fast, slow, shares = best.name, first.name, (best.ratio, best.high, best.low)
         if best.low > 1:
@@ -236,7 +236,7 @@ def _begun(
     in_step = dataclasses.replace(task, step_memory=task.step_memory or StepMemory())
     name = "gpu" if task.topology.device in CARDS else "roofline"
     with make_cost(name) as cost:
-        # Whether plans fit is found out.
+        # Steps will show whether plans fit.
         roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
         costs = step_costs(cost, roomy, [rebound(one.plan, roomy) for one in contenders.values()])
     plans = [
@@ -300,10 +300,10 @@ def _calibrated(comparison: Comparison) -> Comparison:
     measured = np.array([plan.phases_ms for plan in priced])
     compute_ms = measured[..., COMPUTE_COLUMNS].sum(axis=2)
     exchange_ms = measured[..., 2:4].max(axis=1).sum(axis=1)
-    # Those who enter an exchange before the last one wait, which is no part of its level.
+    # Ranks that enter an exchange before the last one wait, which is no part of its level.
     expected_ms = predicted[..., 2].min(axis=1) + predicted[..., 3].max(axis=1)
     steps_ms = np.array([statistics.median(plan.round_ms) for plan in priced])
-    alone = not expected_ms.any()  # one rank exchanges nothing
+    alone = not expected_ms.any()  # a single rank exchanges nothing
     calibration = Calibration(
         "gpu" if comparison.cost == "gpu" else "roofline",
         comparison.task.topology.device,
@@ -326,7 +326,7 @@ def _one_line(where: str) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _NO_MEMORY):
             said = "out of memory; give fewer rows, a smaller batch or devices with more memory"
         elif isinstance(error, dist.DistError) or any(part in text for part in _NO_PEER):
-            said = "another rank ended or does not answer; see what it or torchrun says of it"
+            said = "another rank ended or does not answer; see its output, or torchrun's"
         else:
             said = text if isinstance(error, ShardGymError) else error_text(error)
         kind = InputError if isinstance(error, InputError) else MeasurementError

@@ -49,13 +49,13 @@ _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output
 _OUTSIDE = ("key_value_params", "use_virtual_table")
 
 _KERNELS = frozenset(kernel.value for kernel in EmbeddingComputeKernel)
-#: Where kernels keep rows that do not keep them on the device.
+#: Where kernels keep rows, if not on the device.
 _WHERE = {"fused_uvm": "in the memory of the host", "fused_uvm_caching": "in the memory of the host"}
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 
-#: What is said of fields that only a plan can follow, where there is none.
-NEEDS_PLAN = "a task does not hold them, ShardGymPlanner follows them"
+#: The reason for fields that only a plan can follow, where there is no plan.
+NEEDS_PLAN = "a task does not hold them, but ShardGymPlanner follows them"
 
 
 class Wish(NamedTuple):
@@ -116,7 +116,7 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
     wishes = []
     if abs(total - num_features) > 1e-9:
         field = "batch_sizes" if lists["batch_sizes"] else "num_poolings"
-        why = f"they make {total:.6g} bags per sample, tasks have whole numbers; {num_features} are counted"
+        why = f"they make {total:.6g} bags per sample, but tasks need a whole number, here {num_features}"
         wishes.append(Wish(field, table.name, why))
     if constraint.feature_names is not None and sorted(constraint.feature_names) != sorted(features):
         wishes.append(Wish("feature_names", table.name, f"the model's table has features {', '.join(features)}"))
@@ -169,7 +169,7 @@ def rules_of(
     cost: CostModel,
 ) -> Rules:
     """Return the rules of tables whose sharding is restricted, and wishes that no plan can follow."""
-    not_in_host = "" if cost.host_memory else f"cost '{cost.name}' does not price the memory of hosts"
+    not_in_host = "" if cost.host_memory else f"cost '{cost.name}' does not price host memory"
     if not task.topology.host_memory_bytes:
         not_in_host = "the topology's hosts have no memory; give host_memory_bytes of a shardgym.Topology"
     rules: dict[str, Rule] = {}
@@ -194,9 +194,7 @@ def rules_of(
             possible[table.name] = frozenset(k for k in possible[table.name] if can_be_on(k, devices, task))
             if not kinds & possible[table.name]:
                 ranks = format_devices(sorted(devices)).replace("device", "rank")
-                why = (
-                    f"{' or '.join(sorted(kinds))} takes ranks besides {ranks}, where its pin keeps it; the pin counts"
-                )
+                why = f"{' or '.join(sorted(kinds))} needs ranks outside of its pin, {ranks}; the pin takes precedence"
                 wishes.append(Wish("sharding_types", table.name, why))
             kinds = kinds & possible[table.name] or possible[table.name]
         in_hosts = _kernels_in_host(constraint)
@@ -232,8 +230,8 @@ def rules_of(
 def _why_none(table: EmbeddingTable, types: frozenset[str]) -> str:
     """Say why TorchRec can run a table in none of these sharding types."""
     if not table.is_pooled and "row_wise" not in types:
-        return "TorchRec has no such type of an EmbeddingCollection"
-    return "it has too few rows for each rank to get some, and TorchRec fails on a rank without"
+        return "TorchRec has no such type for an EmbeddingCollection"
+    return "it has too few rows for all ranks, and TorchRec fails on a rank without rows"
 
 
 def _with_kernels(kinds: frozenset[Kind], kernels: Sequence[str] | None) -> frozenset[Kind]:
@@ -308,7 +306,7 @@ def _not_followed(
     wishes = []
     types = constraint.sharding_types
     if types and not is_one_of(kind, types):
-        why = f"no plan was found with {' or '.join(types)} for it, it is {kind}"
+        why = f"no plan was found in which it is {' or '.join(types)}; it is {kind}"
         wishes.append(Wish("sharding_types", name, why))
     kernels = constraint.compute_kernels
     if kernels and sharding.compute_kernel not in kernels:
@@ -322,7 +320,7 @@ def _not_followed(
     if least and kind in _BY_COLUMNS:
         widths = [shard.shard_sizes[1] for shard in sharding.sharding_spec.shards]
         if min(widths) < least:
-            wishes.append(Wish("min_partition", name, f"no plan was found with it, a shard has {min(widths)} columns"))
+            wishes.append(Wish("min_partition", name, f"no plan was found with it; a shard has {min(widths)} columns"))
     if constraint.device_group not in (None, device_type):
         wishes.append(Wish("device_group", name, f"the topology's devices are of type {device_type}"))
     return wishes

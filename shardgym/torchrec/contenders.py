@@ -96,7 +96,7 @@ def _by_torchrec(task: ShardingTask, model: nn.Module, world: World) -> TorchRec
     for table in task.tables:
         _, name = split_name(table.name)
         factors = [table.pooling_factor / table.num_features] * table.num_features
-        # On CPUs FBGEMM's dense kernel pools, and TorchRec plans tables on all ranks that fail there.
+        # On CPUs FBGEMM's dense kernel pools, so data-parallel unpooled tables, which TorchRec plans, would fail.
         runs = None if table.is_pooled or world.device.type == "cuda" else ["table_wise", "column_wise", "row_wise"]
         made = ParameterConstraints(pooling_factors=factors, is_weighted=table.weighted, sharding_types=runs)
         if constraints.setdefault(name, made) != made:
@@ -111,7 +111,7 @@ def _by_torchrec(task: ShardingTask, model: nn.Module, world: World) -> TorchRec
     )
     try:
         plan: TorchRecPlan = planner.plan(model, sharders())
-    except (PlannerError, RuntimeError) as error:  # RuntimeError: tables that no type of sharding is there for
+    except (PlannerError, RuntimeError) as error:  # RuntimeError: no sharding type suits a table
         raise NoFeasiblePlanError(f"TorchRec's planner found no plan: {error_text(error)}") from error
     return plan
 

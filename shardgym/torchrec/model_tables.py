@@ -97,8 +97,8 @@ def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLL
         collection: Any = module
         if id(module) in places:
             raise InputError(
-                f"one {type(module).__name__} is at '{places[id(module)]}' and at '{path}' of the model: TorchRec "
-                "cannot shard a collection that is shared; keep one place and call it from there"
+                f"one {type(module).__name__} is both '{places[id(module)]}' and '{path}' in the model: TorchRec "
+                "cannot shard a shared collection; keep one of them and call it from there"
             )
         places[id(module)] = path
         if isinstance(module, EmbeddingBagCollection):
@@ -197,13 +197,13 @@ def model_from_task(task: ShardingTask) -> nn.Module:
     for table in task.tables:
         path, name = split_name(table.name)
         if not all([*path.split("."), name]) and "." in table.name:
-            raise InputError(f"table '{table.name}' cannot be in a model: expected names between the dots")
+            raise InputError(f"table '{table.name}' cannot be in a model: a name between dots is empty")
         collections.setdefault(path, []).append(table)
     if list(collections) == [""]:
         return _collection(task, collections[""])
     if "" in collections:
         raise InputError(
-            f"table '{collections[''][0].name}' is in no module and others are: give each the path of its collection"
+            f"table '{collections[''][0].name}' lacks the path of its collection, which others have: name it PATH.TABLE"
         )
     model = nn.Module()
     for path in sorted(collections):
@@ -229,11 +229,11 @@ def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
     for table in tables:
         why = ""
         if table.is_pooled != first.is_pooled:
-            why = "only one of them is pooled: TorchRec has collections of each kind"
+            why = "only one of them is pooled: TorchRec has a collection for each kind"
         elif table.weighted != first.weighted:
             why = "only one of them has weighted ids: TorchRec's collections are weighted as a whole"
         elif not table.is_pooled and table.embedding_dim != first.embedding_dim:
-            why = f"they have {first.embedding_dim} and {table.embedding_dim} columns: TorchRec wants one width"
+            why = f"they have {first.embedding_dim} and {table.embedding_dim} columns: TorchRec needs one width"
         if why:
             raise InputError(
                 f"tables '{first.name}' and '{table.name}' are in one collection, and {why}; give them different paths"

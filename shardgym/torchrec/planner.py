@@ -329,7 +329,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             raise InputError("collective_plan needs a process group: call init_process_group first, or plan()")
         size = dist.get_world_size(group)
         if size != self._topology.num_devices:
-            raise InputError(f"the process group has {size} ranks, the topology {self._topology.num_devices} devices")
+            raise InputError(f"expected {self._topology.num_devices} ranks, as the topology has, got {size}")
         plan: TorchRecPlan = from_first_rank(lambda: self.plan(module, sharders), group)
         return plan
 
@@ -340,15 +340,15 @@ def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.M
     planned = [cls for cls in COLLECTIONS if cls in types]
     if not planned:
         wanted = " or ".join(f"{cls.__name__}Sharder()" for cls in COLLECTIONS)
-        raise InputError(f"sharders: expected {wanted} among them, they shard what is planned")
+        raise InputError(f"sharders: expected {wanted} among them, because only their modules are planned")
     inside: list[str] = []
     for path, part in module.named_modules():
         if type(part) in planned:
             inside.append(f"{path}." if path else "")
         elif type(part) in types and not any(path.startswith(prefix) for prefix in inside):
             raise InputError(
-                f"'{path}', of class {type(part).__name__}, is a module which ShardGym does not plan: leave its "
-                "sharder out of sharders= to keep it whole on every rank"
+                f"'{path}' ({type(part).__name__}) is a module that ShardGym does not plan: leave its sharder out "
+                "of sharders= to keep it whole on every rank"
             )
     return planned
 
@@ -357,12 +357,12 @@ def _topology_wishes(theirs: TorchRecTopology) -> list[Wish]:
     """Return wishes for non-default values in TorchRec's topology that no cost of ShardGym uses."""
     usual = inspect.signature(TorchRecTopology).parameters
     wishes = [
-        Wish(name, "Topology", "it is of TorchRec's own rating")
+        Wish(name, "Topology", "only TorchRec's own rating uses it")
         for name in OF_RATING
         if name in usual and getattr(theirs, name) != usual[name].default
     ]
     if type(getattr(theirs, "comms_bandwidths", None)).__name__ not in ("NoneType", "BasicCommsBandwidths"):
-        why = "of these, intra_host_bw and inter_host_bw are taken"
+        why = "only its intra_host_bw and inter_host_bw are used"
         wishes.append(Wish("generalized_comms_bandwidths", "Topology", why))
     return wishes
 
@@ -375,14 +375,14 @@ def _device_remarks(theirs: TorchRecTopology, topology: Topology, cost: CostMode
         if theirs.intra_host_bw != INTRA_NODE_BANDWIDTH or topology.fast_domain_size == 1:
             return []
         return [
-            f"the plan is for CPUs with links of {topology.intra_bandwidth / 1e9:.0f} GB/s: TorchRec's topology has "
-            "its default, which is NVLink's; give intra_host_bw of your links in bytes per ms, or a topology such as "
+            f"the plan is for CPUs with links of {topology.intra_bandwidth / 1e9:.0f} GB/s, because TorchRec's "
+            "topology has NVLink's default; give intra_host_bw of your links in bytes per ms, or a topology such as "
             f"shardgym.Topology.preset('cpu', {topology.num_devices})"
         ]
     if theirs.hbm_mem_bw != HBM_MEM_BW:
         return []
     return [
-        f"the plan is for GPUs like '{topology.device}': TorchRec's topology has its default memory bandwidth; give "
+        f"the plan is for GPUs like '{topology.device}', because TorchRec's topology has its default bandwidth; give "
         "hbm_mem_bw and intra_host_bw of your GPUs in bytes per ms, or a topology such as "
         "shardgym.Topology.preset('dgx-h100', 8)"
     ]

@@ -44,7 +44,7 @@ class World(NamedTuple):
         missing = [name for name in _VARIABLES if not os.environ.get(name, "").isdigit()]
         if missing:
             raise InputError(
-                f"{missing[0]} is not in the environment: start the command on your ranks, as with "
+                f"{missing[0]} is not in the environment: start the command with torchrun, such as "
                 "'torchrun --nproc-per-node 2 -m shardgym compare ...'"
             )
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in _VARIABLES)
@@ -88,7 +88,7 @@ class World(NamedTuple):
         on_gpus = self.device.type == "cuda"
         if on_gpus and preset is None:
             name = torch.cuda.get_device_properties(self.device).name
-            raise InputError(f"ranks are on '{name}': give --topology, which says what it and its links are like")
+            raise InputError(f"ranks are on '{name}': give --topology, which describes it and its links")
         own = torch.cuda.mem_get_info(self.device)[1] if on_gpus else available_bytes() // self.local_size
         sizes: list[Any] = [None] * self.size
         dist.all_gather_object(sizes, own)
@@ -160,7 +160,7 @@ def _received(group: dist.ProcessGroup) -> _Answer:
         dist.broadcast_object_list(answers, src=dist.get_global_rank(group, 0), group=group)
     except RuntimeError as error:
         raise ShardGymError(
-            f"no more was heard of the first rank, which plans: see its log for why it ended ({error_text(error)})"
+            f"the first rank, which plans, no longer answers: see its log for why it ended ({error_text(error)})"
         ) from error
     answer: _Answer = answers[0]
     return answer

@@ -89,7 +89,7 @@ def samples_of_rank(task: ShardingTask) -> int:
     if rest:
         raise InputError(
             f"the task has a batch of {task.batch_size} samples, which {task.num_devices} ranks cannot share evenly: "
-            "give a task whose batch_size they divide"
+            "give a task whose batch_size is a multiple of the ranks"
         )
     return samples
 
@@ -155,11 +155,11 @@ def job_of_model(
         if not model.get_submodule(table.path).get_parameter(table.parameter).is_meta:
             raise InputError(
                 f"table '{table.name}' of the model has its weights on every rank: give its collection "
-                "device=torch.device('meta'), TorchRec makes the shards of each rank"
+                "device=torch.device('meta'), so that TorchRec makes only the shards of each rank"
             )
     batches = list(itertools.islice(make_batches(world.rank, world.size), BATCHES))
     if not batches:
-        raise InputError(f"there are no batches of rank {world.rank}: expected at least one")
+        raise InputError(f"rank {world.rank} has no batches: expected at least one")
 
     def forward(sharded: DistributedModelParallel, batch: Any) -> Outputs:
         answer = sharded(batch)

@@ -32,20 +32,20 @@ _OPTIMIZERS: dict[Any, Optimizer] = {
     EmbOptimType.EXACT_ADAGRAD: "adagrad",
     EmbOptimType.ADAM: "adam",
 }
-#: What tables may put out.
+#: Output precisions that tables may have.
 _OUTPUTS = {name: DataType[name] for name in ("FP32", "FP16", "BF16")}
-#: Of `fused_params`, what prices or memory depend on and no plan follows, and why.
+#: `fused_params` that affect prices or memory but that no plan follows, and why.
 NOT_FOLLOWED = {
     "cache_load_factor": "give it as cache_params of constraints",
-    "cache_sets": "caches have the rows that load factors say",
+    "cache_sets": "load factors set the rows of caches",
     "cache_reserved_memory": "give it as reserve in PlannerSettings",
     "cache_precision": "caches have the precision of their tables",
     "weights_precision": "tables have the precision of the model's",
-    "optimizer_state_dtypes": "states of optimisers are counted in FP32",
-    "uvm_non_rowwise_momentum": "states of optimisers are counted with their tables",
+    "optimizer_state_dtypes": "optimiser state is counted in FP32",
+    "uvm_non_rowwise_momentum": "optimiser state is counted with its table",
     "prefetch_pipeline": "rows are priced as fetched before the forward pass",
 }
-#: What values go through on their way between ranks, both ways.
+#: The codecs of values between ranks, both ways.
 _EXCHANGES: dict[type[nn.Module], tuple[Any, ...]] = {
     EmbeddingBagCollection: (CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL, CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER),
     EmbeddingCollection: (CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL,),
@@ -65,7 +65,7 @@ def fused_optimizer(sharders: Sharders) -> Optimizer | None:
         if kind is not None and kind not in _OPTIMIZERS:
             known = ", ".join(optimizer.name for optimizer in _OPTIMIZERS)
             raise InputError(
-                f"fused_params: optimizer {kind} is none of {known}: give one that comes near in PlannerSettings"
+                f"fused_params: optimizer {kind} is none of {known}: give a similar one in PlannerSettings"
             )
         found.add(None if kind is None else _OPTIMIZERS[kind])
     if len(found) > 1:
@@ -92,9 +92,7 @@ def with_sharders(
     for name, sharder in sharders.items():
         given = constraints.get(name, ParameterConstraints())
         changed, refused = _allowed(given, sharder, usual[sharder.module_type], device_type)
-        wishes += [
-            Wish(field, name, f"{type(sharder).__name__} has {' or '.join(own)} alone") for field, own in refused
-        ]
+        wishes += [Wish(field, name, f"{type(sharder).__name__} has only {' or '.join(own)}") for field, own in refused]
         output = _fused_params(sharder).get("output_dtype")
         if output is not None and given.output_dtype is None:
             if output.name not in _OUTPUTS:

@@ -165,7 +165,7 @@ def export_plan(
     elsewhere = next((shard for cut in cuts for shard in cut.shards if shard.memory != "device"), None)
     if elsewhere is not None and device_type == "cpu":
         raise InputError(
-            f"table '{elsewhere.table}' has kernel {elsewhere.compute_kernel}, which FBGEMM has for GPUs alone: export "
+            f"table '{elsewhere.table}' has kernel {elsewhere.compute_kernel}, which FBGEMM has only for GPUs: export "
             "for device_type='cuda', or use kernel fused"
         )
     shardings = {cut.name: _parameter_sharding(cut, types[cut.name], devices) for cut in cuts}
@@ -178,7 +178,7 @@ def export_plan(
     if plan.group_size is not None:
         nodes = f", node_group_size={block}" if block else ""
         notes.append(
-            f"the plan is that of one group: DMPCollection takes it, with sharding_group_size={plan.group_size}"
+            f"the plan is for one group: give it to DMPCollection with sharding_group_size={plan.group_size}"
             f"{nodes} and use_inter_host_allreduce=True"
         )
     elif block not in (0, ranks.per_host):
@@ -196,8 +196,8 @@ def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
     if any(pooled) and not all(pooled):
         one, other = members[pooled.index(True)].name, members[pooled.index(False)].name
         raise InputError(
-            f"tables '{one}' and '{other}' are in one collection, and only the first is pooled: TorchRec has "
-            "collections of each kind; give them different paths"
+            f"tables '{one}' and '{other}' are in one collection, and only the first is pooled: TorchRec has a "
+            "collection for each kind; give them different paths"
         )
     return not any(pooled)
 
@@ -225,14 +225,14 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
                 f"the plan is for another model: table '{table.name}' is {there} there, and {here} in the task"
             )
     if found:
-        # TorchRec would train these on every rank without a word, when their whole collection is missing.
+        # If a whole collection is missing, TorchRec silently trains it on every rank.
         raise InputError(f"the plan is for another model: it has no shard of table '{next(iter(found))}'")
 
 
 def _check_mean_pooling(members_at: dict[str, list[TableCut]], types: dict[str, Kind], mean: set[str]) -> None:
     """Raise `InputError` for mean-pooled tables that TorchRec would pool wrongly."""
-    # It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables
-    # of the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
+    # TorchRec adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards, also the outputs of
+    # all other tables in the collection that are not `row_wise` or `table_row_wise`. It does not divide those of grids.
     for path, members in members_at.items():
         others = [cut.name for cut in members if types[cut.name] not in RIGHT_MEANS]
         for name in (cut.name for cut in members):
@@ -250,14 +250,14 @@ def _check_mean_pooling(members_at: dict[str, list[TableCut]], types: dict[str, 
 
 
 def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
-    """Return notes on tables that train otherwise than in the task."""
+    """Return notes on tables that train differently than in the task."""
     notes = []
     optimizers = {cut.name: task.optimizer_of(task.table(cut.name)) for cut in cuts}
     copies = [cut.name for cut in cuts if cut.kind == "data_parallel"]
     for optimizer in dict.fromkeys(optimizers[name] for name in copies):
         notes.append(
-            f"{_named([name for name in copies if optimizers[name] == optimizer])} data parallel: the kernel is dense, "
-            "which fused_params does not reach; train it with an optimiser as for dense parameters, "
+            f"{_named([name for name in copies if optimizers[name] == optimizer])} data parallel: fused_params does "
+            "not apply to its kernel, dense; train it with an optimiser for dense parameters, "
             f"'{optimizer}' by the task"
         )
     by_rows = [cut for cut in cuts if optimizers[cut.name] == "rowwise_adagrad"]
@@ -265,7 +265,7 @@ def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
     if narrow:
         notes.append(
             f"{_named(narrow)} cut by columns, and the optimiser is row-wise Adagrad: each piece has its own state per "
-            "row, so that it trains otherwise than the whole table; adagrad and exact_sgd train the same"
+            "row, so it trains differently than the whole table; adagrad and exact_sgd train the same"
         )
     return notes
 
@@ -327,7 +327,7 @@ def import_plan(
     """
     group = task.num_devices if group_size is None else check_int("group_size", group_size, 1)
     if task.num_devices % group:
-        raise InputError(f"groups of {group} devices do not divide the {task.num_devices} devices of the task")
+        raise InputError(f"group_size {group} does not divide the {task.num_devices} devices of the task")
     shards: list[Shard] = []
     found = set()
     left_out = []
@@ -367,7 +367,7 @@ def import_plan(
 def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group: int) -> list[Shard]:
     if sharding.compute_kernel not in _KERNELS:
         raise InputError(
-            f"table '{name}' has kernel {sharding.compute_kernel}, which plans have no memory for: expected "
+            f"table '{name}' has kernel {sharding.compute_kernel}, which plans do not support: expected "
             f"{' or '.join(_KERNELS)}"
         )
     kernel = _KERNELS[sharding.compute_kernel]
@@ -379,7 +379,7 @@ def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group
         if sharding.ranks is not None and sorted(sharding.ranks) != list(range(group)):
             raise InputError(
                 f"table '{name}' is data_parallel on {len(sharding.ranks)} ranks, {short_repr(sharding.ranks)}: "
-                f"expected all {group}, as the task has devices"
+                f"expected all {group}, one per device of the task"
             )
         return [Shard.whole(task.table(name), *range(task.num_devices))]
     if sharding.sharding_spec is None:

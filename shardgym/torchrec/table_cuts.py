@@ -75,7 +75,7 @@ def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks:
         if size != sizes[0]:
             raise InputError(
                 f"table '{table.name}' is cut by rows over {sizes[0]} ranks, and over {size} with {_place(block[0])}: "
-                "TorchRec cuts all blocks of columns over as many ranks"
+                "TorchRec cuts all blocks of columns over equally many ranks"
             )
     kind = "grid_shard" if len(blocks) > 1 else "row_wise" if sizes[0] == ranks.number else "table_row_wise"
     return TableCut(table.name, kind, tuple(by_columns), sizes[0])
@@ -113,8 +113,8 @@ def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
             )
         if cut.kind in ("table_row_wise", "grid_shard"):
             raise InputError(
-                f"table '{cut.name}' is unpooled and {cut.kind}: TorchRec cuts rows of an EmbeddingCollection over "
-                "all ranks alone; cut it so, or by columns, or keep it whole"
+                f"table '{cut.name}' is unpooled and {cut.kind}: TorchRec cuts rows of an EmbeddingCollection only "
+                "over all ranks; cut it so, or by columns, or keep it whole"
             )
     of_columns = [cut for cut in cuts if cut.kind in ("column_wise", "table_column_wise")]
     width = math.gcd(*(shard.num_columns for cut in of_columns for shard in cut.shards))
@@ -131,7 +131,7 @@ def check_one_block_size(cuts: Sequence[TableCut]) -> int:
         if cut.block != found[0].block:
             raise InputError(
                 f"table '{found[0].name}' is cut by rows over {found[0].block} ranks, table '{cut.name}' with "
-                f"{_place(cut.shards[0])} over {cut.block}: TorchRec has one such number in a job"
+                f"{_place(cut.shards[0])} over {cut.block}: TorchRec needs the same number for all tables of a job"
             )
     return found[0].block if found else 0
 
@@ -151,7 +151,7 @@ def _check_holders(shards: Sequence[Shard], num_devices: int, group: int) -> Non
     for shard in shards:
         if len(shard.devices) * group != num_devices or len({device % group for device in shard.devices}) > 1:
             raise InputError(
-                f"{_place(shard)} of table '{shard.table}': TorchRec has tables on all devices, and shards on one "
+                f"{_place(shard)} of table '{shard.table}': TorchRec puts tables on all devices, and shards on one "
                 "device or, in a plan with group_size, on the same place of every group"
             )
 
@@ -171,9 +171,9 @@ def _block_size(table: EmbeddingTable, shards: Sequence[Shard], ranks: Ranks, *,
         if len(shards) < size:
             area = format_area((table.num_embeddings,) * 2, shards[0].columns)
             raise InputError(
-                f"{area} of table '{table.name}' are left to device {start + len(shards)}, none: its "
-                f"{table.num_embeddings} rows are fewer than {size} pieces of {block} need, and TorchRec fails on a "
-                "rank without rows; keep the table whole or cut its columns"
+                f"{area} of table '{table.name}' are left to device {start + len(shards)}, none: {size} pieces of "
+                f"{block} rows are more than its {table.num_embeddings} rows, and TorchRec fails on a rank without "
+                "rows; keep the table whole or cut its columns"
             )
         return size
     raise InputError(

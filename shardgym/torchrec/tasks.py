@@ -249,7 +249,7 @@ def _check_table(table: ModelTable) -> None:
             f"table '{table.name}' has weights of {config.data_type.name}: expected {' or '.join(PRECISIONS)}"
         )
     if getattr(config, "use_virtual_table", False):  # TorchRec 1.4 has none
-        raise InputError(f"table '{table.name}' is virtual: its rows come and go, and plans place fixed ones")
+        raise InputError(f"table '{table.name}' is virtual: expected a fixed number of rows, which plans need")
 
 
 def _optimizers(
@@ -337,8 +337,8 @@ def topology_to_torchrec(topology: Topology, **constants: Any) -> TorchRecTopolo
     hosts = topology.fast_domain_size // topology.devices_per_host
     known = inspect.signature(TorchRecTopology).parameters
     if hosts > 1 and "pod_size" not in known:
-        raise InputError(f"fast domains of {hosts} hosts: TorchRec knows them since 1.6, install that or a later one")
-    # Versions that can make topologies in another way warn of this one.
+        raise InputError(f"fast domains of {hosts} hosts: TorchRec supports them from 1.6 on; install a later version")
+    # Versions with another way to make topologies warn of this one.
     optional = {"pod_size": None if hosts == 1 else hosts, "created_by_factory": True}
     alike = len(set(memory)) == 1
     return TorchRecTopology(

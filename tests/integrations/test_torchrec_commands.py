@@ -104,7 +104,7 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys):
     assert said.out == "torchrec.json: 3 tables (1 table_wise, 1 column_wise, 1 data_parallel) on 2 ranks\n"
     replicas, groups = said.err.splitlines()
     assert replicas.startswith("shardgym: warning: table 'users.country' is data parallel: ")
-    assert groups.startswith("shardgym: warning: the plan is that of one group: DMPCollection takes it")
+    assert groups.startswith("shardgym: warning: the plan is for one group: give it to DMPCollection")
     handler = logging.StreamHandler()  # TorchRec sets logging up in some versions and jobs
     logging.getLogger().addHandler(handler)
     try:

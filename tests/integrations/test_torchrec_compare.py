@@ -172,9 +172,9 @@ COMMANDS = {
 WRONG = {
     "alone": "'torchrec' is left out: TorchRec's planner found no plan: ",
     "outside": "plan 'outside.json': ",
-    "missing": "--plan missing.json: expected torchrec or shardgym, or a file of a plan",
+    "missing": "--plan missing.json: expected torchrec or shardgym, or a plan file",
     "weights": "table 'bags.a' of the model has its weights on every rank",
-    "none": "there are no batches of rank ",
+    "none": " has no batches: expected at least one",
     "text": "model(batch) returned 'no loss': expected the loss, or a tuple",
 }
 
@@ -264,7 +264,7 @@ def test_what_was_measured_before_a_rank_failed_is_kept(here, ran):
             ran["memory"],
             "rank 1: out of memory; give fewer rows, a smaller batch or devices with more memory",
         ),
-        ("killed", killed, "rank 0: another rank ended or does not answer; see what it or torchrun says of it"),
+        ("killed", killed, "rank 0: another rank ended or does not answer; see its output, or torchrun's"),
     ):
         (said,) = errors(answers)
         assert said.startswith("shardgym: error: plan '")
@@ -312,15 +312,15 @@ TWO = ["--plan", "torchrec", "--plan", "shardgym"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["t.json", *TWO], "RANK is not in the environment: start the command on your ranks, as with 'torchrun "),
+        (["t.json", *TWO], "RANK is not in the environment: start the command with torchrun, such as 'torchrun "),
         (["t.json", "--plan", "torchrec"], "--plan: expected two or more, each once"),
         (["t.json", *TWO, "--plan", "torchrec"], "--plan: expected two or more, each once"),
         (["t.json", *TWO, "--batch-size", "8"], "a task has batch size and devices of its own"),
         (["m:f", *TWO, "--task", "t.json", "--topology", "cpu"], "a task has batch size and devices of its own"),
-        (["m:f", *TWO], "a model needs --batch-size, the samples of one rank, or --task"),
-        (["m:f", *TWO, "--task", "t.json"], "--task needs --batches: without them, give the task in place"),
-        (["t.json", *TWO, "--batches", "m:f"], "--batches are of a model, and a task was given in its place"),
-        (["m:f", *TWO, "--batch-size", "8", "--batches", "m:f", "--rows", "0.5"], "--rows and --batches were given"),
+        (["m:f", *TWO], "a model needs --batch-size (samples per rank) or --task"),
+        (["m:f", *TWO, "--task", "t.json"], "--task needs --batches: without batches, give the task as MODEL"),
+        (["t.json", *TWO, "--batches", "m:f"], "--batches needs a model, got a task: give module:function as MODEL"),
+        (["m:f", *TWO, "--batch-size", "8", "--batches", "m:f", "--rows", "0.5"], "give --rows or --batches, not both"),
         (["t.json", *TWO, "--rows", "0"], "Invalid value for '--rows'"),
     ],
 )

@@ -96,7 +96,7 @@ def test_it_ends_within_a_round_when_time_is_over_and_then_plans_may_not_be_told
     result, kept = measured(monkeypatch, spread=0.3)
     assert (result.ended, kept) == ("minutes", [1, 2, 3, 4, 5, 5])
     check_result(result, 2, 5)
-    assert result.sentence().startswith("'odd' and 'even' are not told apart: the ratio of their steps is ")
+    assert result.sentence().startswith("'odd' and 'even' do not differ clearly: the ratio of their steps is ")
 
 
 class Copied(DistributedDataParallel):

@@ -49,9 +49,9 @@ PRECISION = "a task communicates all tables in one precision, FP32, or two bytes
         ("min_partition", 12, ""),
         ("pooling_factors", [3.0], ""),
         ("num_poolings", [2.0], ""),
-        ("num_poolings", [1.5], "they make 1.5 bags per sample, tasks have whole numbers; 2 are counted"),
+        ("num_poolings", [1.5], "they make 1.5 bags per sample, but tasks need a whole number, here 2"),
         ("batch_sizes", [16], ""),
-        ("batch_sizes", [20], "they make 1.25 bags per sample, tasks have whole numbers; 1 are counted"),
+        ("batch_sizes", [20], "they make 1.25 bags per sample, but tasks need a whole number, here 1"),
         ("is_weighted", True, ""),
         ("cache_params", CacheParams(load_factor=0.5), "the plan has kernel fused, which has no cache"),
         ("enforce_hbm", True, ""),
@@ -147,8 +147,8 @@ def test_tables_with_fewer_rows_than_ranks_are_not_cut_by_rows(kind, caplog):
     found = ShardGymPlanner(hosts, 16, asked, PlannerSettings("lpt")).plan(model).plan[""]
     assert [sharding.sharding_type == kind for sharding in found.values()] == [False, False, True]
     assert caplog.messages == [
-        "sharding_types of 'tiny' and 1 more are not followed: it has too few rows for each rank to get some, and "
-        "TorchRec fails on a rank without"
+        "sharding_types of 'tiny' and 1 more are not followed: it has too few rows for all ranks, and "
+        "TorchRec fails on a rank without rows"
     ]
     with pytest.raises(InputError, match="strict: sharding_types of 'tiny' and 1 more are not followed: it has too"):
         ShardGymPlanner(hosts, 16, asked, PlannerSettings("lpt", strict=True)).plan(model)
@@ -222,7 +222,7 @@ def test_a_pin_and_a_sharding_type_are_followed_together_and_the_pin_where_they_
     ours = ShardGymPlanner(HOSTS, 16, asked, PlannerSettings(Reversed(), pins={"users.id": pin}))
     sharding = ours.plan(Toy()).plan["users"]["id"]
     assert set(sharding.ranks) <= set(pin)
-    why = f"{kind} takes ranks besides {besides}, where its pin keeps it; the pin counts"
+    why = f"{kind} needs ranks outside of its pin, {besides}; the pin takes precedence"
     remarks = [message for message in caplog.messages if "not followed" in message]
     assert remarks == [f"sharding_types of 'users.id' is not followed: {why}"] * bool(besides)
     if not besides:
@@ -257,7 +257,7 @@ def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(capl
     planner("lpt", constraints=asked).plan(Toy())
     (remark,) = caplog.messages
     assert remark.startswith(
-        "sharding_types of 'users.id' is not followed: no plan was found with table_column_wise for it, it is "
+        "sharding_types of 'users.id' is not followed: no plan was found in which it is table_column_wise; it is "
     )
 
 
@@ -314,7 +314,7 @@ def test_the_planner_obeys_kernels(params, caplog):
 def test_a_cost_without_the_memory_of_hosts_is_named(caplog):
     asked = {"users.id": ParameterConstraints(compute_kernels=["fused_uvm"])}
     ShardGymPlanner(GPUS, 16, asked, PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
-    why = "cost 'torchrec_rating' does not price the memory of hosts"
+    why = "cost 'torchrec_rating' does not price host memory"
     assert caplog.messages == [f"compute_kernels of 'users.id' is not followed: {why}"]
 
 

@@ -68,7 +68,7 @@ def test_what_a_sharder_allows_is_a_constraint_of_its_tables(caplog):
     neither = {"country": ParameterConstraints(sharding_types=["table_wise"])}
     planner("lpt", constraints=neither).plan(Toy(), [Own(["row_wise"], ["fused_uvm"])])
     assert caplog.messages == [
-        "sharding_types of 'users.country' is not followed: Own has row_wise alone",
+        "sharding_types of 'users.country' is not followed: Own has only row_wise",
         "compute_kernels of 'users.id' and 2 more are not followed: the topology's hosts have no memory; give "
         "host_memory_bytes of a shardgym.Topology",
     ]
@@ -146,7 +146,7 @@ def test_each_field_of_a_topology_is_followed_or_named(caplog):
         theirs = TorchRecTopology(**{**usual, "hbm_mem_bw": 3e9, name: 7.0})
         caplog.clear()
         ShardGymPlanner(theirs, 16, settings=PlannerSettings("lpt")).plan(Toy())
-        assert caplog.messages == [f"{name} of 'Topology' is not followed: it is of TorchRec's own rating"]
+        assert caplog.messages == [f"{name} of 'Topology' is not followed: only TorchRec's own rating uses it"]
 
 
 #: What is done with `fused_params` besides those of `NOT_FOLLOWED`: followed, set by TorchRec itself for each operator,

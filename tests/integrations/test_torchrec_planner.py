@@ -96,7 +96,7 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(given, device, cost,
         "v100": ["the plan is for GPUs like 'v100'"],
         "cpu-core": ["the plan is for CPUs with links of 644 GB/s"],
     }
-    assert [remark.partition(":")[0] for remark in remarks] == (assumed[device] if is_default else [])
+    assert [remark.partition(",")[0] for remark in remarks] == (assumed[device] if is_default else [])
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
     assert caplog.messages[:-1] == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
@@ -124,7 +124,7 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog):
     model.sequences = EmbeddingCollection(tables=[rows], device="meta")
     assert list(planner().plan(model).plan) == ["bags", "sequences"]
     model.wrapped = remapped()
-    with pytest.raises(InputError, match="'wrapped', of class ManagedCollisionEmbeddingBagCollection, is a module"):
+    with pytest.raises(InputError, match=r"'wrapped' \(ManagedCollisionEmbeddingBagCollection\) is a module"):
         planner().plan(model)
     del model.wrapped
     caplog.clear()
@@ -176,7 +176,7 @@ def test_all_ranks_get_the_plan_of_the_first():
         (lambda: planner(Broken()), Toy(), ShardGymError, "planning failed on the first rank: ZeroDivisionError: by z"),
         (planner, nn.Linear(2, 2), InputError, "Linear has no EmbeddingBagCollection"),
         (planner, collection(config("a", 2**20, 8)), NoFeasiblePlanError, "a"),
-        (lambda: planner(devices=3), Toy(), InputError, "the process group has 2 ranks, the topology 3 devices"),
+        (lambda: planner(devices=3), Toy(), InputError, "expected 3 ranks, as the topology has, got 2"),
     ],
 )
 def test_an_error_reaches_every_rank(make_planner, model, kind, message):
@@ -211,7 +211,7 @@ def test_where_the_first_rank_ends_the_others_say_so():
     gone, waiting = run_ranks(2, lambda rank: planner(Slow(ends=True)).collective_plan(Toy()), 2.0)
     assert str(gone) == "the rank died"
     assert type(waiting) is ShardGymError
-    assert "no more was heard of the first rank, which plans: see its log" in str(waiting)
+    assert "the first rank, which plans, no longer answers: see its log" in str(waiting)
 
 
 def test_a_planner_counts_at_the_level_of_a_cluster(tmp_path):

@@ -85,7 +85,7 @@ def test_replicas_have_a_dense_kernel_and_no_shards(task, caplog):
     country = to_torchrec(plan, task).plan["users"]["country"]
     assert country == ParameterSharding("data_parallel", "dense", [0, 1, 2, 3])
     [note] = caplog.messages
-    assert note.startswith("table 'users.country' is data parallel: the kernel is dense, which fused_params does not")
+    assert note.startswith("table 'users.country' is data parallel: fused_params does not apply to its kernel, dense")
 
 
 def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(task, caplog):
@@ -132,7 +132,7 @@ def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(task, caplog
         ),
         (
             [Shard("users.country", (0, 20), (0, 8), (0, 2))],
-            r"rows \[0, 20\) columns \[0, 8\) on devices 0, 2 of table 'users.country': TorchRec has tables on all dev",
+            r"rows \[0, 20\) columns \[0, 8\) on devices 0, 2 of table 'users.country': TorchRec puts tables on all de",
         ),
     ],
     ids=["uneven in a host", "uneven", "not a host", "a block whole", "no grid", "blocks over more", "tiers"],
@@ -161,7 +161,7 @@ def test_uneven_rows_of_torchrec_are_kept_and_ranks_without_rows_refused():
     plan = from_torchrec(sharded_by_rows(2, 4, 5, 5), task)
     assert plan == ShardingPlan.of(task, by_rows("t", 8, (0, 2, 0), (2, 4, 1), (4, 5, 2)))
     with pytest.raises(
-        InputError, match=r"of table 't' are left to device 3, none: its 5 rows are fewer than 4 pieces"
+        InputError, match=r"of table 't' are left to device 3, none: 4 pieces of 2 rows are more than its 5 rows"
     ):
         to_torchrec(plan, task)
 
@@ -192,7 +192,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkey
         "country": ("row_wise", [0, 1]), "id": ("column_wise", [1, 0]),
     }  # fmt: skip
     assert caplog.messages == [
-        "the plan is that of one group: DMPCollection takes it, with sharding_group_size=2 and "
+        "the plan is for one group: give it to DMPCollection with sharding_group_size=2 and "
         "use_inter_host_allreduce=True"
     ]
     assert from_torchrec(exported, two_hosts, group_size=2) == plan
@@ -209,7 +209,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkey
     assert held == {(s.table, (s.rows[0], s.columns[0]), d) for d in (2, 3) for s in plan.on(d)}
     with pytest.raises(InputError, match=r"is row_wise on 2 ranks, expected all 4; give group_size=2"):
         from_torchrec(exported, two_hosts)
-    with pytest.raises(InputError, match="groups of 3 devices do not divide the 4 devices"):
+    with pytest.raises(InputError, match="group_size 3 does not divide the 4 devices"):
         from_torchrec(exported, two_hosts, group_size=3)
 
 
@@ -279,7 +279,7 @@ def test_what_plans_cannot_say_is_refused(task):
         from_torchrec(exported, task)
     del users["name"]
     users["country"] = dataclasses.replace(users["country"], compute_kernel="ssd_virtual_table")
-    with pytest.raises(InputError, match="kernel ssd_virtual_table, which plans have no memory for"):
+    with pytest.raises(InputError, match="kernel ssd_virtual_table, which plans do not support"):
         from_torchrec(exported, task)
     users["country"] = ParameterSharding("data_parallel", "dense", [0, 1])
     with pytest.raises(InputError, match=r"data_parallel on 2 ranks, \[0, 1\]: expected all 4"):
@@ -362,5 +362,5 @@ def test_one_table_has_one_kernel_in_torchrec(on_gpus):
     plan = ShardingPlan.of(on_gpus, [hot, cold, *(Shard.whole(table, 1) for table in others)])
     with pytest.raises(InputError, match=r"'users.id' has kernel fused with rows \[0, 10\).*, and fused_uvm with rows"):
         to_torchrec(plan, on_gpus)
-    with pytest.raises(InputError, match="which FBGEMM has for GPUs alone: export for device_type='cuda'"):
+    with pytest.raises(InputError, match="which FBGEMM has only for GPUs: export for device_type='cuda'"):
         to_torchrec(in_host_memory(on_gpus), on_gpus, device_type="cpu")

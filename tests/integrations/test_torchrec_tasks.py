@@ -100,7 +100,7 @@ def test_a_sample_smaller_than_the_batch_gives_no_reuse():
     table = task_from_model(model, topology(), 64, sample=sample).tables[0]
     assert table.reuse_histogram is None
     assert table.pooling_factor == 2.0
-    with pytest.raises(InputError, match=r"is no row of table 'a' \(5 rows\)"):
+    with pytest.raises(InputError, match=r"is not a row of table 'a' \(5 rows\)"):
         task_from_model(collection(config("a", 5, 8)), topology(), 64, sample=sample)
 
 
@@ -263,10 +263,10 @@ def test_constraints_that_a_task_does_not_hold_are_named():
         for name in ("users.id", "country")
     }
     assert import_model(Toy(), topology(), 64, constraints=placed).remarks == [
-        "sharding_types of 'users.id' and 1 more are not followed: a task does not hold them, ShardGymPlanner follows "
-        "them",
-        "stochastic_rounding of 'users.id' and 1 more are not followed: a task does not hold them, ShardGymPlanner "
+        "sharding_types of 'users.id' and 1 more are not followed: a task does not hold them, but ShardGymPlanner "
         "follows them",
+        "stochastic_rounding of 'users.id' and 1 more are not followed: a task does not hold them, but "
+        "ShardGymPlanner follows them",
     ]
 
 
@@ -280,7 +280,7 @@ def _shared_collection():
     ("model", "options", "message"),
     [
         (nn.Linear(2, 2), {}, "Linear has no EmbeddingBagCollection"),
-        (_shared_collection(), {}, "at 'one' and at 'two'"),
+        (_shared_collection(), {}, "is both 'one' and 'two' in"),
         (collection(config("a", 50, 6)), {}, "6 columns.*divisible by 4; pad the table to 8"),
         (Toy(), {"pooling_factors": {"contry": 2}}, "did you mean country"),
         (Toy(), {"pooling_factors": [1, 2]}, "one for each of 3 tables, got 2"),
@@ -322,5 +322,5 @@ def test_names_that_no_module_can_have_are_refused():
         with pytest.raises(InputError, match="cannot be in a model"):
             model_from_task(dataclasses.replace(task, tables=(dataclasses.replace(table, name=name),)))
     both = (task.tables[0], dataclasses.replace(task.tables[0], name="x.a"))
-    with pytest.raises(InputError, match="table 'a' is in no module"):
+    with pytest.raises(InputError, match="table 'a' lacks the path of its collection"):
         model_from_task(dataclasses.replace(task, tables=both))

@@ -111,7 +111,7 @@ def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
 def _interchangeable(task: ShardingTask) -> tuple[Ints, Bools]:
     """Return devices with interchangeable ones side by side, shape (D,), and which equal their successor, (D - 1,)."""
     topology = task.topology
-    rest = task.batch_size % task.num_devices  # these many devices have a sample more
+    rest = task.batch_size % task.num_devices  # so many devices have one more sample
     kinds = [
         (device // topology.fast_domain_size, memory, device < rest)
         for device, memory in enumerate(task.capacity_bytes)

@@ -28,7 +28,7 @@ _GRID = 96
 _BISECTIONS = 60
 #: Shares of links inside of nodes in the time of an all-to-all that are tried, see `best_tiers`.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Of the memory, what is tried where rounding leaves a device with too much.
+#: Shares of the memory that are tried if rounding overfills a device.
 _BUDGETS = (1.0, 0.99, 0.97, 0.9)
 
 
@@ -238,6 +238,6 @@ def check_order(table: EmbeddingTable) -> None:
         ordered = all(share >= after for share, after in itertools.pairwise(shares))
     if not ordered:
         raise InputError(
-            f"table '{table.name}': its popular rows are not its first ones, and tiers are cut by rows in order of "
-            "frequency: remap its rows, and say so with row_order='by_frequency'"
+            f"table '{table.name}': its popular rows do not come first, but tiers cut rows in order of frequency: "
+            "remap its rows, and set row_order='by_frequency'"
         )

@@ -95,7 +95,7 @@ def place_greedily(
     sizes = [piece.bytes(task) for piece in pieces]
     room = list(task.capacity_bytes)
     host_room = [task.topology.host_memory_bytes] * task.topology.num_hosts
-    # By sum of costs, then bytes, then number; a heap, as nearly always the first one has room.
+    # By sum of costs, then bytes, then number; in a heap, because the first one nearly always has room.
     devices = [(0.0, 0, device) for device in range(task.num_devices)]
     placed: list[tuple[Shard, int]] = []
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
@@ -121,7 +121,7 @@ def place_greedily(
                 piece = on_host
                 host_room[hosts.host_of(chosen[2])] -= needed
         if chosen is None:
-            devices_with_room(task, piece, np.array(room, dtype=np.int64))  # an error: there is none
+            devices_with_room(task, piece, np.array(room, dtype=np.int64))  # raises, as there is none
         assert chosen is not None
         load, used, device = chosen
         placed.append((piece, device))
@@ -139,7 +139,7 @@ def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
     """Return the devices where a shard fits, in ascending order; `room` is the bytes left on each, shape (D,)."""
     if shard.num_columns % COLUMN_UNIT:
         raise NoFeasiblePlanError(
-            f"table '{shard.table}' has {shard.num_columns} columns: no plan is feasible, "
+            f"table '{shard.table}' has {shard.num_columns} columns: no plan is feasible, because "
             f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
         )
     size = shard.bytes(task)
@@ -226,7 +226,7 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
         except InputError as error:  # of a table that its user knows by another name
             raise InputError(re.sub(r"'shard (\d+)'", lambda n: f"'{shards[int(n[1])].table}'", str(error))) from None
         if not answer.feasible:
-            raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
+            raise MeasurementError(f"cost '{cost.name}' cannot price single shards: {answer.reason}")
         parts.append(answer.compute_ms)
     return quantized(np.concatenate(parts))
 

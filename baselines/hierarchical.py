@@ -86,7 +86,7 @@ def split_among_nodes(task: ShardingTask, figures: Sequence[float]) -> list[Node
     try:
         plan = place_greedily(coarse, figures, speeds=speeds)
     except NoFeasiblePlanError as error:
-        raise NoFeasiblePlanError(f"with each of {len(nodes)} nodes taken as one device: {error}") from None
+        raise NoFeasiblePlanError(f"with each of {len(nodes)} nodes treated as a device: {error}") from None
     node_of = {shard.table: shard.devices[0] for shard in plan.shards}
     for n, table in enumerate(task.tables):
         nodes[node_of[table.name]].tables.append(n)
@@ -170,7 +170,7 @@ class _Plans:
             if isinstance(inside, NoFeasiblePlanError):
                 if len(self.splits[way.split]) == 1:
                     raise inside
-                raise NoFeasiblePlanError(f"inside a node, whose first device is {devices.start}: {inside}")
+                raise NoFeasiblePlanError(f"inside the node that begins with device {devices.start}: {inside}")
             shards += inside
         return ShardingPlan.of(self.task, shards)
 

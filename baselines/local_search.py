@@ -22,7 +22,7 @@ _PRICED_TOGETHER = 64
 _MEASURED_TOGETHER = 8
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
-#: Cuts of `column_greedy` in vain, in succession, after which it ends.
+#: Successive cuts that do not help after which `column_greedy` ends.
 _CUTS_IN_VAIN = 8
 #: Of annealing, as shares of the first plan's cost.
 START_TEMPERATURE = 0.005
@@ -30,11 +30,11 @@ END_TEMPERATURE = 0.0001
 #: Changes that annealing draws and prices together, and the share of them that swaps two shards.
 _DRAWN_TOGETHER = 8
 _SWAPS = 0.5
-#: Draws in succession without an allowed change after which the search ends.
+#: Successive draws without an allowed change after which the search ends.
 _DRAWS_IN_VAIN = 100
 #: Plans drawn and priced together.
 _PLANS_TOGETHER = 64
-#: Draws in succession that all run out of memory before the search gives up.
+#: Successive draws that run out of memory after which the search gives up.
 _PLANS_IN_VAIN = 6400
 
 

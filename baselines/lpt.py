@@ -133,7 +133,7 @@ class LPT:
             room[piece.devices[0]] -= piece.bytes(task)
         if min(room) < 0:
             names = ", ".join(table.name for table in by_rows)
-            raise NoFeasiblePlanError(f"no plan: cut evenly by rows over all devices, {names} leave too little room")
+            raise NoFeasiblePlanError(f"no plan fits: {names}, cut evenly by rows over all devices, overfill them")
         others = [table for table in task.tables if table not in by_rows]
         if not others:
             return ShardingPlan.of(task, pieces)

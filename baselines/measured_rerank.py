@@ -25,7 +25,7 @@ _SEED = 20_231_107
 _SEARCHING = 0.5
 #: Share of a task's work that two plans have on different devices if they count as different.
 _DISTANCE = 0.05
-#: Seconds that measuring a plan is taken to need before the first was measured.
+#: Assumed seconds to measure a plan, before the first was measured.
 _SECONDS_PER_PLAN = 2.0
 
 
@@ -69,7 +69,7 @@ class MeasuredRerank:
         self.solver_settings = dict(solver_settings or {})
         self.measurer_settings = dict(measurer_settings or {})
         if measurer is None and self.measurer_settings:
-            raise InputError("measurer_settings: name a measurer that they are for, e.g. measurer='fbgemm'")
+            raise InputError("measurer_settings need a measurer: name it, e.g. measurer='fbgemm'")
         self._searcher = make_solver(solver, **self.solver_settings)
         self._own = None if measurer is None else _make_measurer(measurer, self.measurer_settings)
         self._seconds_per_plan = _SECONDS_PER_PLAN
@@ -115,7 +115,7 @@ class MeasuredRerank:
             times = [answer.total_ms for answer in costs]
             if min(times) == math.inf:
                 raise MeasurementError(
-                    f"measurer '{measurer.name}' has no time for any of {len(plans)} plans: {costs[0].reason}"
+                    f"measurer '{measurer.name}' could price none of {len(plans)} plans: {costs[0].reason}"
                 )
         best = int(quantized(np.array(times)).argmin())
         if observer is not None:

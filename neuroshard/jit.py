@@ -62,10 +62,10 @@ def _announce_compiling() -> None:
                 return
             self.said = True
             how_often = (
-                " in every process, as machine code cannot be kept; NUMBA_CACHE_DIR names a folder that can be written"
+                " in every process, because machine code cannot be kept; set NUMBA_CACHE_DIR to a writable folder"
             )
             if dispatcher.stats.cache_path is not None:
-                how_often = ", once; later runs find the machine code on disk"
+                how_often = ", once; later runs load the machine code from disk"
             _logger.info("compiling NeuroShard's search: some seconds%s", how_often)
 
         def on_end(self, event: Any) -> None:

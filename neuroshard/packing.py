@@ -26,7 +26,7 @@ def pack(shards: ShardTable) -> list[list[int]]:
             largest = rows[int(sizes.argmax())]
             raise NoFeasiblePlanError(
                 "no packing found with every table halved as often as widths allow: the largest shard left, of table "
-                f"'{shards.shard(largest).table}', has {exact_bytes(int(sizes.max()))}, the largest device "
+                f"'{shards.shard(largest).table}', has {exact_bytes(int(sizes.max()))}, and the largest device "
                 f"{exact_bytes(int(memory.max()), '')}"
             )
         largest = int(able[sizes[able].argmax()])

@@ -158,7 +158,7 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
         if not fits.any():
             table = task.tables[number]
             raise NoFeasiblePlanError(
-                f"autoshard: table '{table.name}' of {task.table_bytes(table)} bytes fits on no device any more"
+                f"autoshard: table '{table.name}' of {task.table_bytes(table)} bytes fits on no device"
             )
         hidden = actions @ of_action + (actions * states[t]) @ of_product + of_states[t]
         scores = quantized(forward(score, np.maximum(hidden, 0, out=hidden))[:, 0])

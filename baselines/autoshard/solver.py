@@ -91,7 +91,7 @@ class AutoShardLearner(Learner):
                 kept = torch.from_numpy(devices[feasible])
                 self._keep(torch.full((len(kept),), number), kept, self._device_ms(priced[feasible]))
         if not self.replay or not len(self.replay["ms"]):
-            raise InputError("tasks: no random plan of any of them has a cost, so there is nothing to learn from")
+            raise InputError("tasks: the oracle could price no random plan of any task, so there is nothing to learn")
         exists = self._batch.device_mask[self.replay["task"]]
         self.network.unit_ms.copy_(self.replay["ms"][exists].mean().clamp(min=1e-6))
 
@@ -130,7 +130,7 @@ class AutoShardLearner(Learner):
         tables = self.network.read(tasks, played.order[:: settings.episodes])
         here = on_device(played.devices, tasks.device_mask.shape[1])
         placed = here[..., None] * tables.latents[row_of][:, :, None]
-        # What was on each device before the step.
+        # The devices before the step.
         actions = self.network.actions(placed.cumsum(dim=1) - placed, played.loads)
         states = tables.states[row_of]
         happened = played.devices >= 0

@@ -161,7 +161,7 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
         fitting = [device for device in range(task.num_devices) if room[device] >= size]
         if not fitting:
             raise NoFeasiblePlanError(
-                f"dreamshard: table '{task.tables[table].name}' of {size} bytes fits on no device any more"
+                f"dreamshard: table '{task.tables[table].name}' of {size} bytes fits on no device"
             )
         device = devices[table] = max(fitting, key=scores.__getitem__)
         room[device] -= size
@@ -188,7 +188,7 @@ def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episode
     latents = policy.encoder(features)
     here = on_device(episodes.devices, batch.device_mask.shape[1])
     placed = here[..., None] * latents[:, None, :, None]
-    # What was on each device before the step.
+    # The devices before the step.
     sums = placed.cumsum(dim=2) - placed
     scores = policy(sums, episodes.costs)
     nothing = ~episodes.allowed.any(dim=-1, keepdim=True)

@@ -141,7 +141,7 @@ class CostLearner(Learner):
             times.append(padded[feasible])
         if not tasks and not self.replay:
             raise NoFeasiblePlanError(
-                f"whole tables fit memory in none of {complete.numel()} episodes on {len(chosen)} training tasks: "
+                f"whole tables fit in none of {complete.numel()} episodes on {len(chosen)} training tasks: "
                 "give tasks with more memory or smaller tables"
             )
         if not tasks:

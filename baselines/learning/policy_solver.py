@@ -167,7 +167,7 @@ class PolicySolver:
         card = None
         if folder is not None:
             if policy is not None or env_id is not None or flat is not None or env_settings:
-                raise InputError("folder says policy, environment and its arguments: give nothing besides but samples")
+                raise InputError("folder sets policy, environment and its arguments: give only samples besides")
             card = load_card(folder, None)
             policy = _made(card.solver)
             load_network(folder, card, network_of(policy))
@@ -180,7 +180,7 @@ class PolicySolver:
             raise UnknownNameError("environment", env_id, ENV_IDS)
         own = next((name for name in _OWN_ARGUMENTS if name in env_settings), None)
         if own is not None:
-            raise InputError(f"{own}: is set where a task is solved, expected arguments that observations depend on")
+            raise InputError(f"{own}: the solver sets it, expected arguments that observations depend on")
         self._policy = policy
         self._scores = scores_of(policy)
         self._env_id = env_id
@@ -225,7 +225,7 @@ class PolicySolver:
         made = network_of(_made(factory))
         shapes = [{name: tuple(tensor.shape) for name, tensor in n.state_dict().items()} for n in (network, made)]
         if shapes[0] != shapes[1]:
-            raise InputError(f"'{factory}' makes a policy with other weights than this one has")
+            raise InputError(f"'{factory}' makes a policy of another architecture: expected that of this policy")
         own = {"env_id": self._env_id, "samples": self._samples, "flat": self._flat}
         card = SolverCard(
             solver=factory,

@@ -64,7 +64,7 @@ class Fitted(Generic[NetworkT]):
 @contextlib.contextmanager
 def _deciding() -> Iterator[None]:
     """Let networks decide: without gradients, on one thread, and in double precision."""
-    # In single precision, rounding differs from processor to processor in the seventh digit: too much for ties.
+    # In single precision, processors round the seventh digit differently, which is too much for ties.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

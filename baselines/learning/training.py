@@ -40,7 +40,7 @@ class TrainingOracle:
 
     def __init__(self, cost: CostModel) -> None:
         if cost.scores_only:
-            raise InputError(f"cost '{cost.name}' is a judge, which no solver may be fitted on: give an oracle")
+            raise InputError(f"cost '{cost.name}' is a judge, on which solvers must not be fitted: give an oracle")
         self.cost = cost
         self.queries = 0
 
@@ -136,7 +136,7 @@ def train(learner: Learner, validate: Callable[[], dict[str, float]], options: T
     folder = options.checkpoint_dir
     if folder is None:
         if options.resume:
-            raise InputError("resume needs checkpoint_dir, the folder of the training that is to go on")
+            raise InputError("resume needs checkpoint_dir, the folder of the training to resume")
         return loop.run()
     make_folder(folder)
     with only_writer(folder):

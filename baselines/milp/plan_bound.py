@@ -37,7 +37,7 @@ from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Columns that fill whole sectors of any device, whatever the precision.
 _WHOLE_SECTORS = 32
-#: Share to which the time is found at which plans are no longer ruled out.
+#: Relative precision of the smallest time limit that is not ruled out.
 _PRECISION = 1e-3
 #: Of a bound, what rounding and errors of the solver may make it too high by, and more.
 _SAFETY = 1e-6
@@ -58,9 +58,9 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
     """
     costs = cost.additive()
     if costs is None or not costs.bounded:
-        raise InputError(f"cost '{cost.name}' has no lower bound: expected one that is bounded, as roofline and gpu")
+        raise InputError(f"cost '{cost.name}' has no lower bound: expected a bounded cost, such as roofline or gpu")
     if task.topology != task.topology.devices_alone or not all(table.is_pooled for table in task.tables):
-        raise InputError("no bound is known of unpooled tables and of memory of hosts: expected a task without")
+        raise InputError("no bound is known for unpooled tables or host memory: expected a task without them")
     devices = task.num_devices
     sizes = {devices}
     if cost.replicas:
@@ -71,7 +71,7 @@ def lower_bound_ms(task: ShardingTask, cost: CostModel) -> float:
     for size in sorted(sizes, reverse=True):
         found = min(found, _GroupBound(task, costs, size, replicas=cost.replicas).least_ms(found))
     if found == math.inf:
-        raise NoFeasiblePlanError("the tables are larger than the memory of all devices together: expected more memory")
+        raise NoFeasiblePlanError("the tables are larger than the memory of all devices together: give more memory")
     return found * (1 - _SAFETY)
 
 

@@ -30,7 +30,7 @@ _PROGRAM_SHARE = 0.03
 _BETTER = 1e-7
 #: Programs over single devices are tried where they have at most so many places of tables.
 _MOST_PLACES = 120
-#: Kicks of `neuroshard_plus` where a time limit would let it go on until it finds nothing better.
+#: Kicks of `neuroshard_plus`, which with a time limit would otherwise run until it finds nothing better.
 _KICKS = 128
 
 #: Nodes of the search tree of each program at most, so that plans do not depend on the machine's speed.
@@ -101,8 +101,8 @@ class Milp(IncumbentSearch):
             search.run()
         if incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
-                "no plan was found that respects memory: pieces of columns, cuts by rows over all devices or a domain, "
-                "and replicas were allowed"
+                "no plan was found that fits into memory, although pieces of columns, cuts by rows over all devices or "
+                "a domain, and replicas were allowed"
             )
         if search.bound_ms > 0:
             # Times are compared as quantized ones: a bound is never above the plan that reaches it.
@@ -110,7 +110,7 @@ class Milp(IncumbentSearch):
             self.lower_bound_ms = min(search.bound_ms, total_ms)
             self.gap = total_ms / self.lower_bound_ms - 1
         elif not search.has_bound:
-            _logger.info("milp: no lower bound by '%s': what its shards compute is at least no sum", run.cost.name)
+            _logger.info("milp: no lower bound by '%s', which is not a bounded cost", run.cost.name)
 
 
 class _Search:

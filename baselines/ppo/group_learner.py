@@ -61,7 +61,7 @@ class GroupLearner(Learner):
         settings: GroupSettings = setup.settings
         if settings.imitation_steps >= setup.steps:
             raise InputError(
-                f"steps: {setup.steps}, all of which would imitate: give more of them, or fewer imitation_steps than "
+                f"steps: all {setup.steps} would imitate: give more steps, or fewer imitation_steps than "
                 f"{settings.imitation_steps}"
             )
         self.network.halves.fill_(True)
@@ -108,8 +108,8 @@ class GroupLearner(Learner):
                     found += self._episodes[position].follow(plan)
             if not found:
                 raise InputError(
-                    f"{type(self._teacher).__name__} has no plan by actions of the environment for tasks of {devices} "
-                    "devices: nothing to imitate"
+                    f"{type(self._teacher).__name__} has no plan that actions of the environment can make for tasks of "
+                    f"{devices} devices: nothing to imitate"
                 )
             self._examples[devices] = _joined(found)
         return self._examples[devices]

@@ -87,7 +87,7 @@ class PpoLearner(Learner):
         settings: PpoSettings = setup.settings
         if settings.num_envs % settings.minibatches:
             raise InputError(
-                f"minibatches: {settings.minibatches} does not divide num_envs, which is {settings.num_envs}"
+                f"minibatches: expected a divisor of num_envs, {settings.num_envs}, got {settings.minibatches}"
             )
         self._learning_rate = settings.learning_rate
         envs = gymnasium.make_vec(

@@ -135,8 +135,8 @@ class RecShard(IncumbentSearch):
             search.improve(budget)
         if run.incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
-                "recshard found no plan: whole tables on single devices, their rows in the memory of the device or "
-                f"of the host, do not fit; {ROOM_ADVICE}, or a solver that cuts columns"
+                "recshard found no plan: whole tables on single devices do not fit, even with rows in host memory; "
+                f"{ROOM_ADVICE}, or a solver that cuts columns"
             )
 
 

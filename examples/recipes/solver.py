@@ -27,7 +27,7 @@ class LongestProcessingTime:
         """Return a table-wise plan; `seed` makes no difference, as nothing is drawn.
 
         Raises:
-            NoFeasiblePlanError: a table fits on no device any more.
+            NoFeasiblePlanError: a table no longer fits on any device.
             InfeasiblePlanError: the plan breaks another rule, such as a width that FBGEMM cannot take.
         """
         alone_ms = {table.name: self._alone_ms(task, cost, table.name) for table in task.tables}
@@ -38,7 +38,7 @@ class LongestProcessingTime:
             size = task.table_bytes(table)
             fitting = [device for device in range(task.num_devices) if room[device] >= size]
             if not fitting:
-                raise NoFeasiblePlanError(f"table '{table.name}' of {size} bytes fits on no device any more")
+                raise NoFeasiblePlanError(f"table '{table.name}' of {size} bytes no longer fits on any device")
             device = min(fitting, key=lambda device: busy_ms[device])
             device_of[table.name] = device
             room[device] -= size

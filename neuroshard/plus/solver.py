@@ -160,6 +160,6 @@ def _search_in_tiers(
         if tried.incumbent.cost_ms < math.inf:
             return
     raise NoFeasiblePlanError(
-        f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
-        f"no room for the rows for which devices have none; {ROOM_ADVICE}"
+        f"neuroshard_plus found no plan: the hosts, with {exact_bytes(task.topology.host_memory_bytes)} each, have no "
+        f"room for the rows that do not fit on devices; {ROOM_ADVICE}"
     )

@@ -104,7 +104,7 @@ def test_episodes_that_are_predicted_to_take_equally_long_teach_nothing():
 
 def test_training_tasks_that_nothing_fits_are_refused():
     task = task_of(small_tables(3), (2400, 2400))
-    with pytest.raises(NoFeasiblePlanError, match=r"^whole tables fit memory in none of 16 episodes on 8 training t"):
+    with pytest.raises(NoFeasiblePlanError, match=r"^whole tables fit in none of 16 episodes on 8 training t"):
         DreamShard(**QUICK["dreamshard"]).fit([task], COST, steps=1)
 
 

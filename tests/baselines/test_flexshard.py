@@ -104,7 +104,7 @@ def test_oracles_that_price_no_tiers_are_not_asked():
 )
 def test_scattered_rows_have_to_be_remapped(law):
     task = sequence_task(HOT, law)
-    with pytest.raises(InputError, match=r"^table 't1': its popular rows are not its first ones, .*: remap its rows"):
+    with pytest.raises(InputError, match=r"^table 't1': its popular rows do not come first, .*: remap its rows"):
         FlexShard().solve(task, EXPECTED)
 
 

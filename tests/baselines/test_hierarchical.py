@@ -116,13 +116,13 @@ def test_rows_and_columns_make_fit_what_whole_tables_do_not():
     narrow = nodes_task([(100, 4, 1.0)] * 2, (800,) * 4)
     assert set(kinds_of(narrow, Hierarchical().solve(narrow, ROOFLINE))) == {"table_row_wise"}
     few_rows = nodes_task([(1, 4, 1.0)] * 2, (12,) * 4)
-    with pytest.raises(NoFeasiblePlanError, match=r"inside a node, whose first device is [02]: table 't[01]' of 16"):
+    with pytest.raises(NoFeasiblePlanError, match=r"inside the node that begins with device [02]: table 't[01]' of 16"):
         Hierarchical().solve(few_rows, ROOFLINE)
 
 
 def test_what_fits_in_no_node_is_said():
     solver = Hierarchical()
-    with pytest.raises(NoFeasiblePlanError, match=r"2 nodes taken as one device: table 't0' of 1600 bytes fits on no"):
+    with pytest.raises(NoFeasiblePlanError, match=r"2 nodes treated as a device: table 't0' of 1600 bytes fits on no"):
         solver.solve(nodes_task([(100, 4, 1.0)], (500,) * 4), ROOFLINE)
     with pytest.raises(NoFeasiblePlanError, match=r"the tables take 1600 bytes, the devices have 400"):
         solver.solve(nodes_task([(100, 4, 1.0)], (100,) * 4), ROOFLINE)

@@ -168,7 +168,7 @@ def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_pat
     [
         ({"tasks": []}, "^tasks: expected at least one task to fit on, got none$"),
         ({"cost": "roofline"}, r"^cost: expected a CostModel, got str 'roofline'"),
-        ({"cost": make_cost("simulator", role="judge")}, "^cost 'simulator' is a judge, which no solver may be fitted"),
+        ({"cost": make_cost("simulator", role="judge")}, "^cost 'simulator' is a judge, on which solvers must not be"),
         ({"resume": True}, "^resume needs checkpoint_dir"),
     ],
 )

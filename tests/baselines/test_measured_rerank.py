@@ -108,7 +108,7 @@ def test_a_measurer_with_a_seed_gets_one_that_judges_do_not_have():
     ("settings", "error", "message"),
     [
         ({"measurer": "rofline"}, UnknownNameError, "did you mean roofline"),
-        ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "name a measurer that they are for"),
+        ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "measurer_settings need a measurer: name"),
         ({"measurer": "simulator", "measurer_settings": {"role": "judge"}}, InputError, "which is for scoring"),
     ],
 )
@@ -118,7 +118,7 @@ def test_wrong_settings_are_one_line(settings, error, message):
 
 
 def test_failures_say_whose_they_are():
-    with pytest.raises(MeasurementError, match="measurer 'toy' has no time for any of 8 plans: it broke"):
+    with pytest.raises(MeasurementError, match="measurer 'toy' could price none of 8 plans: it broke"):
         rerank(measurer_settings={"broken": True}).solve(TASK, ORACLE)
     crowded = task_of([(10, 4, 1.0)] * 3, (240, 240))
     with pytest.raises(NoFeasiblePlanError):

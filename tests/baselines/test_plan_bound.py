@@ -120,7 +120,7 @@ def test_what_has_no_bound_is_refused():
     with pytest.raises(InputError, match="cost 'torchrec_rating' has no lower bound"):
         lower_bound_ms(task, make_cost("torchrec_rating"))
     rows = EmbeddingTable("rows", 1000, 16, 3.0, pooling="none")
-    with pytest.raises(InputError, match="no bound is known of unpooled tables"):
+    with pytest.raises(InputError, match="no bound is known for unpooled tables"):
         lower_bound_ms(dataclasses.replace(task, tables=(rows,)), make_cost("gpu"))
     small = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=(1000,) * 4))
     with pytest.raises(NoFeasiblePlanError, match="larger than the memory of all devices"):

@@ -166,7 +166,7 @@ def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
         PolicySolver.load("policy")
     with pytest.raises(InputError, match="no weights in nowhere"):
         PolicySolver(folder="nowhere")
-    with pytest.raises(InputError, match="folder says policy, environment and its arguments"):
+    with pytest.raises(InputError, match="folder sets policy, environment and its arguments"):
         PolicySolver(folder="policy", env_id=TABLE)
 
 
@@ -176,7 +176,7 @@ def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
         ((lookahead, "ShardGym/Tables-v0"), {}, "unknown environment 'ShardGym/Tables-v0': did you mean"),
         ((), {}, "give a policy and its env_id, or folder= with what PolicySolver.save wrote"),
         ((None, TABLE), {}, "policy: expected one of stable-baselines3, TorchRL or RLlib, or a function"),
-        ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: is set where a task is solved"),
+        ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: the solver sets it, expected arg"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, settings, message):
@@ -188,6 +188,6 @@ def test_scores_of_another_shape_and_other_policies_are_refused(tmp_path):
     task = load_suite("quick-v2")[0]
     with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 4\)"):
         PolicySolver(lambda seen: np.zeros((1, 1)), TABLE).solve(task, COST)
-    with pytest.raises(InputError, match="makes a policy with other weights than this one has"):
+    with pytest.raises(InputError, match="makes a policy of another architecture: expected th"):
         PolicySolver(Layers(inputs=9), TABLE).save(tmp_path, f"{__name__}:Layers")
     assert torch.equal(torch.tensor(scores_of(lambda seen: [[1, 2]])({})), torch.tensor([[1.0, 2.0]]).double())

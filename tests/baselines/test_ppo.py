@@ -240,9 +240,9 @@ def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    with pytest.raises(InputError, match=r"^minibatches: 3 does not divide num_envs, which is 64$"):
+    with pytest.raises(InputError, match=r"^minibatches: expected a divisor of num_envs, 64, got 3$"):
         Ppo(minibatches=3).fit(two_devices, COST, steps=1)
-    with pytest.raises(InputError, match=r"^steps: 40, all of which would imitate: give more of them, or fewer"):
+    with pytest.raises(InputError, match=r"^steps: all 40 would imitate: give more steps, or fewer"):
         PpoColumns().fit(two_devices, COST, steps=40)
 
 

@@ -23,7 +23,7 @@ from shardgym import EmbeddingTable, ShardingTask, Topology, load_suite
 from shardgym.tables.pools.load import load_model
 from shardgym.tables.table import Optimizer
 
-#: Of each rank, for tables.
+#: Memory of each rank for tables.
 MEMORY_BYTES = 4 * 2**30
 #: Bytes per second that gloo's all-to-alls and all-reduces of 16 MB carry between two ranks of one machine.
 BANDWIDTH = 0.65e9
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", action="append", choices=list(models()), help="repeatable; all by default")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--minutes", type=float, default=5.0, help="of each pair")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time of each pair")
     parser.add_argument("--out", type=Path, default=Path("compared"), metavar="FOLDER")
     given = parser.parse_args()
     rows = []

@@ -2,13 +2,13 @@
 
     python benchmarks/drift.py [--page]
 
-A drift is ten tasks with the same tables, whose statistics change. At each of them a job may change its plan, which
-then is in use for so many steps of training (`INTERVALS`). Three jobs do so:
+A drift is ten tasks with the same tables, whose statistics change. At each task a job may change its plan, which then
+stays in use for a number of training steps (`INTERVALS`). There are three jobs:
 
 - keep: stays with the plan for the first task;
 - anew: takes the solver's plan for each task, whatever is in use;
-- migrate: gives the solver the plan in use, near which it stays as far as devices can change places, and moves where
-  the oracle says that the interval makes up for the time of the moves.
+- migrate: gives the solver the plan in use, so that it permutes devices to move little, and moves if by the oracle the
+  interval makes up for the time of the moves.
 
 The solver asks the oracle of the suite, its judge says what steps take. Moves take the time of the busiest link, with
 training paused and nothing else (`shardgym.plans.migration`); what checkpoints, compiling and warming caches take is

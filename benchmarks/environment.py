@@ -51,7 +51,7 @@ _HEADERS = (
     "environment", "cost", "number", "ms per new task", "steps/s", "with drawing", "steps/CPU s", "ratio",
     "steps/s to DreamShard's",
 )  # fmt: skip
-#: As people train.
+#: Settings of usual training.
 SETTINGS = {
     "suite": "dlrm4-v2", "pool": "synthetic-2021", "reward": "dense", "observation": "timed", "plans": False,
 }  # fmt: skip
@@ -90,9 +90,9 @@ def main() -> None:
     parser.add_argument("--ids", default=",".join(IDS), help="(%(default)s)")
     parser.add_argument("--costs", default="simulator", help="(%(default)s)")
     parser.add_argument("--envs", default="64,1024,4096", help="numbers of environments (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of every measurement (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement (%(default)s)")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--page", type=Path, help="whose block 'steps' gets the table")
+    parser.add_argument("--page", type=Path, help="Markdown page whose block 'steps' is filled")
     arguments = parser.parse_args()
     rows = [
         row

@@ -5,8 +5,8 @@
 Every script in examples/ trains ColumnWise in a process of its own, for two minutes of processor time, with
 the same network, tasks and rewards, and solves dlrm4-v2 by the simulator. Steps are those of the environments over the
 processor time of playing and learning together, which neighbours on a shared core disturb less than the clock. A ratio
-is the geometric mean of costs over those of `lookahead_columns`, which learns nothing. What is in the folder already is
-not run again. `tox -e libraries` runs this.
+is the geometric mean of costs over those of `lookahead_columns`, which learns nothing. Results that the folder already
+has are not run again. `tox -e libraries` runs this.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", nargs="+", choices=EXAMPLES, default=EXAMPLES, help="(all)")
     parser.add_argument("--out", type=Path, default=Path("results/libraries"), help="folder of records (%(default)s)")
-    parser.add_argument("--page", type=Path, help="whose block 'libraries' gets the table")
+    parser.add_argument("--page", type=Path, help="Markdown page whose block 'libraries' is filled")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     records = {}

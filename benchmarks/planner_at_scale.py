@@ -4,9 +4,9 @@
         [--limit SECONDS] [--page FILE]
 
 Each planner plans the model, on the meta device, in a process of its own: processor seconds, compiling apart, and the
-peak of its memory above that before planning. With `--limit` TorchRec's plans once more with so many `timeout_seconds`:
-it lists and rates all there is to propose before that, and proposes no more after so many seconds of wall time. Ratings
-are TorchRec's of all plans. A planner that takes longer than `--cap` seconds of processor time is stopped, and says so.
+peak of its memory above that before planning. With `--limit`, TorchRec's planner also runs with this `timeout_seconds`:
+it first lists and rates all sharding options, and stops proposing plans after so many seconds of wall time. Ratings of
+all plans are TorchRec's. A planner that takes longer than `--cap` seconds of processor time is stopped.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tables", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--devices", type=int, default=64)
-    parser.add_argument("--cap", type=int, default=600, metavar="SECONDS", help="of a planner's processor time")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="TorchRec's once more, with timeout_seconds")
+    parser.add_argument("--cap", type=int, default=600, metavar="SECONDS", help="limit of a planner's processor time")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="run TorchRec's again with this timeout_seconds")
     parser.add_argument("--page", type=Path, help="Markdown page whose block 'scale' is filled")
     options = parser.parse_args()
     # Processes are forked off, with what was compiled.
@@ -78,7 +78,7 @@ def drawn(tables: int, devices: int) -> ShardingTask:
 
 
 def constraints_of(task: ShardingTask) -> dict[str, ParameterConstraints]:
-    """Return what both planners are told of ids."""
+    """Return what both planners know of ids."""
     return {table.name: ParameterConstraints(pooling_factors=[table.pooling_factor]) for table in task.tables}
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", default="10x4,35x4,60x4,100x8,1000x128", help="tables x devices (%(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="of every size (%(default)s)")
-    parser.add_argument("--whole", type=int, default=100, help="most tables for the whole published search")
+    parser.add_argument("--whole", type=int, default=100, help="maximum of tables for the whole published search")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

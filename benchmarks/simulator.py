@@ -47,7 +47,7 @@ _ALL = "all of these"
 LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
 SECOND = Path(__file__).with_name("second_measurement.csv")
 _RESAMPLES = 2000
-#: Fewer plans of a task have no order worth the name.
+#: Fewer plans of a task have no meaningful order.
 _LEAST_PLANS = 3
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     """Compare, or measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
-    parser.add_argument("--second", type=Path, metavar="FOLDER", help="boards that were measured another time")
+    parser.add_argument("--second", type=Path, metavar="FOLDER", help="boards that were measured again")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.second is not None:

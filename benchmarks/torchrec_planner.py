@@ -36,7 +36,7 @@ THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
 OURS = "neuroshard_plus"
 #: TorchRec tries one width after the other, which takes minutes with more devices.
 _MOST_DEVICES_FOR_WIDTHS = 16
-#: Suites' tasks with more take long.
+#: Maximum number of devices of suites' tasks, which otherwise take long.
 _MOST_DEVICES = 128
 #: Sharding types of tables that are not in tiers.
 ALL_TYPES = [kind for kind in get_args(Kind) if kind != "tiers"]
@@ -45,9 +45,9 @@ ALL_TYPES = [kind for kind in get_args(Kind) if kind != "tiers"]
 def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", action="append", metavar="NAME", help="how names begin; all if nothing is given")
+    parser.add_argument("--model", action="append", metavar="NAME", help="how names begin; repeatable (default: all)")
     parser.add_argument("--suite", action="append", metavar="NAME", default=[], help="repeatable")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of TorchRec's proposals, wall time")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="wall time of TorchRec's proposals")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     named = given.model or ([] if given.suite else [""])

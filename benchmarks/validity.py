@@ -12,7 +12,7 @@ can tell apart would say nothing about a cost.
 
 The study runs in two passes; each takes every task's plans through two launches of the real step and one evaluation of
 the measured cost. Passes are the halves whose agreement limits what any cost can reach. DIR has a file for each task
-with its plans and all that was measured, so a run that was stopped, or that reached --minutes, goes on where it was,
+with its plans and all that was measured, so a run that was stopped, or that reached --minutes, resumes where it was,
 and calls with other tasks, devices or links add to it.
 """
 
@@ -57,14 +57,14 @@ _UNIT = 4
 
 
 def main() -> None:
-    """Go on with the study, and report on what there is."""
+    """Resume the study, and report on what there is."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
-    parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after so many (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after this time (%(default)s)")
     parser.add_argument("--tasks", nargs="+", default=TASKS, metavar="SUITE/INDEX", help="(two of each measured suite)")
-    parser.add_argument("--plans", type=int, default=14, help="of each task (%(default)s)")
+    parser.add_argument("--plans", type=int, default=14, help="plans per task (%(default)s)")
     parser.add_argument("--links", type=int, default=2000, help="Mbit/s of the link of each device (%(default)s)")
-    parser.add_argument("--devices", type=int, default=2, help="of every task (%(default)s)")
+    parser.add_argument("--devices", type=int, default=2, help="devices per task (%(default)s)")
     given = parser.parse_args()
     if given.minutes:
         if reason := namespaces.why_not():
@@ -173,12 +173,12 @@ def study(paths: Sequence[Path], deadline: float) -> None:
         task = ShardingTask.from_dict(content["task"])
         plans = [ShardingPlan.from_dict(plan) for plan in content["plans"]]
         first, *others = [(f"real/{n}", real_ms, n) for n in range(LAUNCHES * turn, LAUNCHES * (turn + 1))]
-        # What is measured lies between the launches: drift hits all alike.
+        # The measured cost runs between the launches, so that drift affects all alike.
         for unit, run, number in (first, (f"fbgemm/{turn}", fbgemm_ms, turn), *others):
             if unit in content["done"]:
                 continue
             if time.monotonic() > deadline:
-                print("the time is over; the same command goes on", file=sys.stderr)
+                print("the time is over; the same command resumes", file=sys.stderr)
                 return
             begin = time.monotonic()
             content["done"][unit] = run(task, plans, number)

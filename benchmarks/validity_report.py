@@ -1,8 +1,8 @@
 """What a validity study says: how costs agree with real steps, over its tasks. `benchmarks/validity.py` measures.
 
 Tables of means over tasks, with intervals of 95 % as on boards. Costs that predict are priced anew; measured ones are
-read. The two halves of the real steps agree with each other only so well, which is
-the limit of what any cost can reach with one half of them. Not a script.
+read. The agreement of the two halves of the real steps is the limit for any cost that is
+compared with one of them. Not a script.
 """
 
 import itertools

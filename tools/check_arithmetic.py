@@ -1,4 +1,4 @@
-"""Check that solvers make the same plans whatever rounds their arithmetic.
+"""Check that solvers make the same plans however arithmetic is rounded.
 
     python tools/check_arithmetic.py                     # compares plans of a sample, each under one kind of kernels
     python tools/check_arithmetic.py --all               # each under every kind
@@ -32,7 +32,7 @@ LEFT_OUT = {
 #: Episodes of policies that play several and keep the best, which is as many times the same arithmetic.
 EPISODES = 3
 #: Suites of which there is no sample.
-LEFT_OUT_SUITES = {"production-v1": "solvers do on its tasks what they do on those of nodes16-v1, for minutes"}
+LEFT_OUT_SUITES = {"production-v1": "solvers do the same as on nodes16-v1, but for minutes"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def plans_of_sample(share: tuple[int, int] = (0, 1)) -> dict[str, str]:
         suite = shardgym.load_suite(suite_name)
         choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
         cost = shardgym.make_cost(choice.cost, **choice.settings)
-        # By a hash, as neighbours in a suite are alike; of ten the one with the fewest tables, as it is soon solved.
+        # By a hash, because neighbours in a suite are alike; of ten the one with the fewest tables, to save time.
         drawn = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:10]
         index = min(drawn, key=lambda index: suite[index].num_tables)
         for name in solvers:

@@ -1,10 +1,10 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
 
-Records that a deterministic judge scored are scored again: of two tasks of every board, with --all of all. Where there
-are bounds of all plans, no record may be
-below them, and one is computed again. At last every generated table and page is compared with a fresh one.
+The tool scores records of deterministic judges again, those of two tasks per board, or all with --all. If a board has
+lower bounds, no record may be below them, and one bound is computed again. Finally, the tool compares every generated
+table and page with a fresh one.
 
-FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything
+FOLDERs are folders of runs, by default all below leaderboards/ with such a judge. The exit code is 1 if anything
 disagrees.
 """
 
@@ -35,8 +35,8 @@ SAMPLE = 2
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all with such a judge")
-    parser.add_argument("--all", action="store_true", help=f"score all records again, not those of {SAMPLE} tasks")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: those with such a judge")
+    parser.add_argument("--all", action="store_true", help=f"score all records again, not only {SAMPLE} tasks")
     parser.add_argument("--no-pages", action="store_true", help="leave out tables and pages")
     options = parser.parse_args(arguments)
     folders = options.folders or repeatable_boards()

@@ -1,6 +1,6 @@
 """How wrong costs are about the difference of two plans of one task: `python tools/difference_errors.py [--write]`.
 
-Nothing is measured here. What was, and by what:
+The tool measures nothing. It uses these measurements:
 
 - `leaderboards/*-fbgemm`: plans of many solvers, tables whole or cut by columns, as complete steps that `fbgemm`
   measured. Costs that predict price the same plans. Plans of a task that were measured together are pairs.

@@ -15,14 +15,13 @@ of tables. Draws of each group are looked at in their order, from the first on, 
 - the plan found is inside of what oracle and judge were trained on.
 
 With --kinds, draws are kept where sharding types matter: the best plan by columns alone costs at least so much more by
-the judge than the best plan of any kind, or there is none; both are what `neuroshard_plus` finds, first where it asks
-the oracle and then where it asks the judge, unless that one is no sum. With --larger-than-a-device, some table has to
-be.
+the judge than the best plan of any kind, or there is none; `neuroshard_plus` finds both, first with the oracle and then
+with the judge, unless the judge is not additive. With --larger-than-a-device, some table must be larger than a device.
 
-The numbers of these draws are written into the file, as `draws`. The same file, seed and simulators give the same
-numbers. Digests fix what they stand for. A digest is a promise: once a suite is released, its tasks never change, and a
-changed task needs a suite of another name. So a file of digests that would change is only written with --replace, which
-is for suites that nobody has used yet.
+The tool writes the numbers of these draws into the file, as `draws`. The same file, seed and simulators give the same
+numbers. Digests fix the tasks: once a suite is released, its tasks never change, and a changed task needs a suite of
+another name. A file of digests that would change is therefore only written with --replace, for suites that nobody has
+used yet.
 """
 
 import argparse
@@ -67,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     draw.add_argument("files", nargs="+", type=Path, metavar="SUITE.yaml", help="suite files; they are rewritten")
     draw.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
     draw.add_argument("--kinds", action="store_true", help="keep draws in which sharding types matter")
-    draw.add_argument("--larger-than-a-device", action="store_true", help="keep draws with such a table alone")
+    draw.add_argument("--larger-than-a-device", action="store_true", help="keep only draws with such a table")
     draw.add_argument("--ladder", metavar="SOLVERS", help="keep draws on which these solvers, worst first, differ")
     digests = commands.add_parser("digests", help="write the digests of suites that come with the package")
     digests.add_argument("suites", nargs="*", help="names of suites; all when none is given")
@@ -163,7 +162,7 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
 def verdict_on_kinds(task: ShardingTask, gap: float, oracle: CostModel, judge: CostModel) -> str:
     """Return one of the verdicts above for a task in which sharding types matter, else why they do not."""
     for name, cost in (("oracle", oracle), ("judge", judge)):
-        if cost.additive() is None:  # then columns are all that it searches
+        if cost.additive() is None:  # then the solver searches only columns
             continue
         try:
             found = make_solver("neuroshard_plus", kicks=KICKS).solve(task, cost)

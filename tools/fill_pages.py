@@ -1,4 +1,4 @@
-"""Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default all such pages.
+"""Write the generated parts of Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default all such pages.
 
 Without pages, records below leaderboards/ are packed first, and a new board gets a page. With --check nothing is
 written; the exit code is 1 when a page would change, or records are not packed.
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "boards.md"
 CHART = ROOT / "leaderboards" / "scores.svg"
-#: What is made of many boards: reading them takes seconds.
+#: Blocks made of many boards, which take seconds to read.
 OVERALL = [ROOT / "README.md", ROOT / "leaderboards" / "README.md", CHART]
 PAGES = [
     *OVERALL,
@@ -111,7 +111,7 @@ def pack(records: Path) -> int:
 
 
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:
-    """Return the pages that are not what they should be, with the text that they should have."""
+    """Return the pages that are out of date, with the text that they should have."""
     _rankings.cache_clear()  # records may have been packed or replaced
     _overall.cache_clear()
     texts = {path: path.read_text(encoding="utf-8") for path in pages}

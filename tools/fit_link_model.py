@@ -4,9 +4,9 @@
 
 Every device becomes a process with links of its own, as in measured steps (`shardgym.costs.fbgemm.namespaces`).
 Exchanges are of the kinds that a step has, of random plans, and devices enter them at different times. The model is
-fitted to when one half of them is over, which is when measured steps let all devices leave, and held against the other
-half. What was fitted is in `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says
-so and fits nothing.
+fitted to the ends of one half of them, when measured steps let all devices leave, and tested on the other half. The
+fitted model is `shardgym/costs/link_model.json`. The tool needs root, `ip` and `tc`; without them it says so and fits
+nothing.
 """
 
 import argparse
@@ -53,11 +53,11 @@ class Exchange:
     #: Rates of links inside of a domain and between domains, in bytes per second.
     rates: tuple[float, float]
     domain_size: int
-    #: What each device (row) sends to each (column), shape (D, D); of "replicas" in each of their two exchanges.
+    #: What each device (row) sends to each (column), shape (D, D); for "replicas", in each of their two exchanges.
     sent_bytes: list[list[int]]
     #: When devices enter, the first one at 0, shape (D,).
     entry_ms: list[float]
-    #: When they were through, each by itself, shape (D,); empty before it was timed.
+    #: When each device finished, shape (D,); empty before it was timed.
     exit_ms: list[float]
 
     @property
@@ -76,7 +76,7 @@ def draw(kind: Kind, devices: int, rates: tuple[float, float], rng: np.random.Ge
     columns = rng.choice([16, 64, 160]) * rng.lognormal(0, rng.choice([0.2, 0.6, 1.0]), devices)
     widths = 4 * np.ceil(columns / 4)
     widths[rng.random(devices) < 0.1] = 0
-    widths[rng.integers(devices)] += 4  # somebody has something
+    widths[rng.integers(devices)] += 4  # some device has columns
     if kind == "ids":
         sent = 8 * np.outer(samples, np.ceil(widths * rng.uniform(0.1, 1)))
     elif kind in ("outputs", "gradients"):
@@ -116,14 +116,14 @@ def rank_main(rank: int, folder: Path, socket_bytes: int) -> list[list[float]]:
             time.sleep(max(0.0, begin_s + DILATION * exchange.entry_ms[rank] / 1e3 - time.perf_counter()))
             run()
             seconds.append((time.perf_counter() - begin_s) / DILATION)
-            dist.all_reduce(start)  # all are through
+            dist.all_reduce(start)  # all have finished
         times.append(seconds[_WARMUPS:])
     dist.destroy_process_group()
     return times
 
 
 def _runner(exchange: Exchange, rank: int) -> Callable[[], object]:
-    """Return what runs a rank's side of an exchange, as measured steps do (`plan_on_rank.py`)."""
+    """Return a function that runs a rank's side of an exchange, as measured steps do (`plan_on_rank.py`)."""
     import torch
     import torch.distributed as dist
 
@@ -143,7 +143,7 @@ def _runner(exchange: Exchange, rank: int) -> Callable[[], object]:
 
 
 def time_exchanges(exchanges: Sequence[Exchange], socket_bytes: int) -> None:
-    """Put in when the devices of each exchange leave, medians; all have the same devices and links."""
+    """Set when the devices of each exchange leave, as medians; all have the same devices and links."""
     with tempfile.TemporaryDirectory() as folder:
         text = TypeAdapter(list[Exchange]).dump_json(list(exchanges))
         Path(folder, "exchanges.json").write_bytes(text)
@@ -198,9 +198,9 @@ def main() -> None:
     """Time exchanges, or read them, fit the model, print and write it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, action="append", help="default 2, 4 and 8")
-    parser.add_argument("--seed", type=int, default=0, help="of the exchanges")
-    parser.add_argument("--socket-bytes", type=int, default=SOCKET_BYTES, help="of sockets' buffers")
-    parser.add_argument("--exchanges", type=Path, help="file of timed exchanges: is read, or written if it is missing")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the exchanges")
+    parser.add_argument("--socket-bytes", type=int, default=SOCKET_BYTES, help="size of socket buffers")
+    parser.add_argument("--exchanges", type=Path, help="file of timed exchanges: read if it exists, else written")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

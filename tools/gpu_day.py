@@ -1,14 +1,14 @@
-"""Measure what ShardGym has to know of a GPU within minutes: one command, which goes on where it was stopped.
+"""Measure within minutes what ShardGym needs to know of a GPU: one command, which resumes where it was stopped.
 
     python tools/gpu_day.py PACK OUT [--work DIR] [--minutes X] [--STAGE SECONDS ...] [--small]
 
 PACK holds FBGEMM as an archive in parts (`part-00`, `part-01`, ...: a tar, packed by xz, then split) and, in `wheels`,
-what else the machine lacks. The command itself needs Python 3.12 and torch alone. It works in DIR, where the next run
-goes on, and copies what was measured to OUT, six files, after each of its stages (`gpu_stages.py`).
+what else the machine lacks. The command itself needs only Python 3.12 and torch. It works in DIR, where the next run
+resumes, and copies the measurements to OUT, six files, after each of its stages (`gpu_stages.py`).
 
-Each stage works in a process of its own until its deadline, and writes what it has at once. One that fails or has to be
-killed does not end the others; the next run ends with those that a deadline ended. Exit code 1 where something is left.
-docs/machine.md says what becomes of OUT.
+Each stage works in a process of its own until its deadline, and writes its results at once. If one fails or must be
+killed, the others continue; those that a deadline ended come last in the next run. The exit code is 1 if any is left.
+docs/machine.md says what to do with OUT.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpu_stages import ROOT, STAGES, Day
 
 #: Seconds that a stage may take.
 SECONDS = {"unpack": 120, "tests": 90, "kernels": 70, "survey": 160, "plans": 110, "again": 60, "memory": 40}
-#: Seconds after its deadline in which a stage ends what it has begun, before it is killed.
+#: Seconds after its deadline in which a stage may finish, before it is killed.
 GRACE_S = 20.0
 #: Exit code of a stage that its deadline ended.
 PART = 3
@@ -73,7 +73,7 @@ def deliver(work: Path, out: Path, state: dict[str, dict[str, Any]]) -> str:
                     archive.add(folder, folder.name, filter=lambda of: None if "/." in of.name else of)
     told = [f"{name}: {of['ended']} after {of['seconds']} s: {of['says']}" for name, of in state.items()]
     left = [name for name in STAGES if name not in state or state[name]["ended"] != "done"]
-    told.append(f"left: {', '.join(left)}; the same command goes on" if left else "nothing is left")
+    told.append(f"left: {', '.join(left)}; the same command resumes" if left else "nothing is left")
     (out / "summary.txt").write_text("\n".join(told) + "\n")
     return "\n".join(told)
 
@@ -82,7 +82,7 @@ def main() -> int:
     """Run the command, or one of its stages; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pack", type=Path, help="folder of parts and wheels")
-    parser.add_argument("out", type=Path, help="folder for what was measured")
+    parser.add_argument("out", type=Path, help="folder for the measurements")
     parser.add_argument("--work", type=Path, default=Path("gpu-day"), help="folder to work in [%(default)s]")
     parser.add_argument("--minutes", type=float, default=9.5, help="for all stages together [%(default)s]")
     for name, seconds in SECONDS.items():
@@ -103,7 +103,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     record = work / "state.json"
     state: dict[str, dict[str, Any]] = json.loads(record.read_text()) if record.exists() else {}
-    # What its deadline ended goes on when all others have had their turn.
+    # Stages that their deadline ended resume after all others.
     for name in sorted(STAGES, key=lambda name: state.get(name, {}).get("ended") == "part"):
         end_s = begin_s + 60 * given.minutes - GRACE_S
         seconds = min(getattr(given, name), end_s - time.monotonic())

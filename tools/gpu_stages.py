@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Whether nothing is left, and what there is to say.
+#: Whether nothing is left, and a summary.
 Outcome = tuple[bool, str]
 
-#: Samples of the survey: each number is complete before the next is begun, so that what there is, is of use.
+#: Samples of the survey: each number is completed before the next one begins, so that partial surveys are usable.
 SAMPLES = (60, 600, 6000)
 #: Of the survey, and of the tasks with plans, one in so many is measured a second time.
 REPEATED = 10
@@ -70,7 +70,7 @@ def unpack(day: Day) -> Outcome:
                 while content.read(2**20):  # up to the checksum
                     pass
         except (EOFError, lzma.LZMAError, tarfile.TarError) as error:
-            raise SystemExit(f"{day.pack}: its {len(parts)} parts make no whole archive ({error}): bring all") from None
+            raise SystemExit(f"{day.pack}: its {len(parts)} parts are no whole archive ({error}): bring all") from None
         for wheel in sorted((day.pack / "wheels").glob("*.whl")):
             zipfile.ZipFile(wheel).extractall(begun)
         _register(begun)
@@ -101,7 +101,7 @@ def _pytest(path: str, *options: str) -> Outcome:
     """Run tests, whose last line says how many passed."""
     import pytest
 
-    # The machine's own versions may warn of what ours do not.
+    # The machine's own versions may warn where ours do not.
     code = pytest.main(["-q", "-W", "default", "-p", "no:cacheprovider", str(ROOT / path), *options])
     if code:
         raise SystemExit(f"{path}: pytest ended with exit code {int(code)}")

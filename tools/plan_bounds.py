@@ -1,8 +1,8 @@
 """Bound the plans of boards from below: `python tools/plan_bounds.py FOLDER ...`.
 
 For every task of a board whose judge is additive and bounded, as `gpu` and `roofline` are, `bounds.json` beside the
-records gets what no plan takes less than by the judge (`baselines.milp.plan_bound`). Tables have a column of these
-files, and `python tools/check_leaderboards.py` computes the bound of the smallest task again.
+records gets a lower bound on the costs of all plans (`baselines.milp.plan_bound`). Tables have a column of these
+bounds, and `python tools/check_leaderboards.py` computes the bound of the smallest task again.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _SAME = 1e-3
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of boards")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders of boards")
     options = parser.parse_args(arguments)
     try:
         for folder in options.folders:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def judge_of(folder: Path) -> tuple[RunInfo, CostModel]:
-    """Return what a board was asked for, and its judge; raises `InputError` where there is no run."""
+    """Return the run of a board, and its judge; raises `InputError` if there is no run."""
     info = RunInfo.beside(folder)
     if info is None:
         raise InputError(f"{folder} holds no run: expected a folder of leaderboards/")
@@ -76,7 +76,7 @@ def problems(folder: Path) -> list[str]:
     smallest = min(tasks_of(info), key=lambda task: task.num_tables * task.num_devices)
     again = lower_bound_ms(smallest, cost)
     if not np.isclose(again, bounds[smallest.digest], rtol=_SAME):
-        found.append(f"the bound of {smallest.name} is {again:g} ms, and was {bounds[smallest.digest]:g} ms")
+        found.append(f"the bound of {smallest.name} is now {again:g} ms, but was {bounds[smallest.digest]:g} ms")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What mkdocs makes the site of: the README, all files that it leads to, and the public API.
+"""The pages of the site, for mkdocs: the README, all files that it leads to, and the public API.
 
 Pages keep their places in the repository, so links between them are the same there and on the site. A link that leads
 nowhere, or to a heading that is not there, fails the build. mkdocs calls the functions `on_...` (see `mkdocs.yml`).

@@ -24,7 +24,7 @@ _TIMEOUT_S = 120.0
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--repeats", type=int, default=4, help="of all numbers of devices [%(default)s]")
+    parser.add_argument("--repeats", type=int, default=4, help="runs of each number of devices [%(default)s]")
     repeats = parser.parse_args().repeats
     logs_ms = []
     for devices in DEVICES * repeats:

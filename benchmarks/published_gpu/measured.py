@@ -41,7 +41,7 @@ def tables_of(folder: Path, published: Sequence[Row]) -> str:
         made.append(f"### Peaks of memory\n\n{memory_table(folder / 'memory.csv')}")
     if not made:
         raise InputError(
-            "expected kernels.csv, plans or memory.csv, as tools/gpu_day.py brings them, archives unpacked"
+            "expected kernels.csv, plans or memory.csv, as tools/gpu_day.py writes them, archives unpacked"
         )
     return "\n\n".join(made)
 
@@ -59,7 +59,7 @@ def kernel_tables(measured: Sequence[Row], published: Sequence[Row]) -> str:
     """Return constants fitted to measured kernels alone, and errors on these and, as a test, on published ones."""
     tested = [row for row in published if row.kind == "fused"]
     if not ratios(measured, Constants(), measured):
-        raise InputError("no row is a kernel of a known card: expected kernels.csv as tools/gpu_day.py brings it")
+        raise InputError("no row is a kernel of a known card: expected kernels.csv as tools/gpu_day.py writes it")
     fitted = fit_measured(measured)
     by: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     for name, rows in (("measured, fitted to", measured), ("published, left out", tested)):
@@ -93,7 +93,7 @@ def plan_tables(folder: Path, again: Path) -> str:
     tag = next(iter(first.values())).hardware
     card = card_of(gpu_name(tag))
     if not card:
-        raise InputError(f"plans were measured on {tag}, which is no card of the model")
+        raise InputError(f"plans were measured on {tag}: expected a card that the model knows")
     plans = []
     with make_cost("gpu", hardware=card) as model:
         for key, result in first.items():

@@ -166,7 +166,7 @@ def memory_gbps(row: Row, constants: Constants) -> float:
     if row.op.startswith("fit used"):
         raise NotPredicted("a fit of another model, not a measurement")
     if peak is None or not row.gbps or row.op.startswith("L2") or re.search(r"\d MB working set", row.ids):
-        raise NotPredicted("latencies, launches and bandwidths of the L2 by themselves are no part of the model")
+        raise NotPredicted("latencies, launches and bandwidths of the L2 alone are not modelled")
     share = constants.kernels.gather_share if row.op.startswith(("gather_", "scatter_")) else 1.0
     return peak * constants.stream_share * share
 
@@ -228,7 +228,7 @@ def rates_of(row: Row) -> tuple[float, float]:
     """Return NVLink's and the network card's bandwidth in bytes per second; `NotPredicted` where nothing is known."""
     found = next(((fast, slow) for pattern, fast, slow in _LINKS if re.search(pattern, row.gpu)), None)
     if found is None:
-        raise NotPredicted("nothing is known of its links")
+        raise NotPredicted("its links are unknown")
     if stated := re.search(r"(\d+) cards of ([\d.]+) GB/s a node", row.note):
         return found[0] * 1e9, float(stated[1]) * float(stated[2]) * 1e9 / row.domain
     cards = row.domain if "1 HCA only" in row.note else 1
@@ -245,7 +245,7 @@ def exchange_us(row: Row, rows: Sequence[Row], links: LinkConstants) -> float:
     if not slow and sent.slow:
         largest = max((r for r in rows if r.source == row.source), key=lambda r: exchange_of(r).message)
         if row is largest:
-            raise NotPredicted("taken for the bandwidth of the network, which the source does not say")
+            raise NotPredicted("gives the bandwidth of the network, which the source does not say")
         of_largest = exchange_of(largest)
         fixed_us = links.slow_floor_us + 1e3 * float(ramp_ms(np.float64(of_largest.message), links))
         slow = of_largest.slow / (largest.time_us - fixed_us) * 1e6 / links.slow_share

@@ -1,9 +1,9 @@
-"""Published kernels measured again on a GPU, in the words in which `rows.csv` tells of them.
+"""Published kernels measured again on a GPU, described as in `rows.csv`.
 
     python benchmarks/published_gpu/repeat.py FILE [--minutes X] [--small]
 
-Every kernel is appended to FILE as soon as it is timed; the same command goes on where it was stopped. `run.py
---measured` then holds the model against it.
+Every kernel is appended to FILE as soon as it is timed; the same command resumes where it was stopped. `run.py
+--measured` then compares the model with it.
 """
 
 import argparse
@@ -115,8 +115,8 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="where kernels go (CSV)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no kernel after that long")
-    parser.add_argument("--small", action="store_true", help="batches and tables of a 64th, for a try on a CPU")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no kernel after this time")
+    parser.add_argument("--small", action="store_true", help="use a 64th of batches and tables, for a try on a CPU")
     given = parser.parse_args()
     print(measure(given.file, minutes=given.minutes, small=given.small)[1])
 

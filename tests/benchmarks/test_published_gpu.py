@@ -182,5 +182,5 @@ def test_devices_of_measured_plans_and_peaks_stand_beside_what_is_predicted(publ
     assert re.search(r"4096 +\| +3 +\| +64 +\| +1\.00 +\| +1\.00 +\| +2\.00 +\| +4\.00 +\| +0\.50 +\|", text)
     assert text.endswith("Expected over measured: 0.50 to 1.00, median 0.75.")
     measured_as(tmp_path / "model", tmp_path / "other", "cuda-nvidia-t4", 1.0)
-    with pytest.raises(InputError, match="measured on cuda-nvidia-t4, which is no card of the model"):
+    with pytest.raises(InputError, match="measured on cuda-nvidia-t4: expected a card that the model"):
         tables.plan_tables(tmp_path / "other", tmp_path / "none")

@@ -49,7 +49,7 @@ def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, agree, ask
         validity.main()
         return capsys.readouterr()
 
-    assert "the same command goes on" in start(1e-9).err
+    assert "the same command resumes" in start(1e-9).err
     assert asked == []
     content = validity.load(tmp_path / TINY)
     assert content["kinds"][0] == "best"

@@ -94,7 +94,7 @@ def test_stages_that_fail_hang_or_die_do_not_end_the_others(day):
         (["last:", "done"], ["fine"]),
         (["left:", "fails,"], []),
     ]
-    assert told.splitlines()[-1] == "left: fails, hangs, dies, goes_on; the same command goes on"
+    assert told.splitlines()[-1] == "left: fails, hangs, dies, goes_on; the same command resumes"
     assert files["summary.txt"].read_text() == told
     assert "of some reason" in files["log.txt"].read_text()
     assert files["kernels.csv"].read_text() == "a time\n"
@@ -164,10 +164,10 @@ def test_parts_are_joined_and_unpacked_beside_wheels_and_what_is_registered(stag
 @pytest.mark.parametrize("cut", [1, 40, 2500])
 def test_a_torn_part_is_an_error_and_leaves_nothing_behind(stages, a_day, cut):
     pack(a_day.pack, cut)
-    with pytest.raises(SystemExit, match="its 2 parts make no whole archive"):
+    with pytest.raises(SystemExit, match="its 2 parts are no whole archive"):
         stages.unpack(a_day)
     assert not (a_day.work / "site").exists()
-    with pytest.raises(SystemExit, match="its 0 parts make no whole archive"):
+    with pytest.raises(SystemExit, match="its 0 parts are no whole archive"):
         stages.unpack(a_day._replace(pack=a_day.work))
 
 

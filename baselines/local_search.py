@@ -20,7 +20,7 @@ from shardgym.tasks.task import ShardingTask
 _PRICED_TOGETHER = 64
 #: The same where plans are measured.
 _MEASURED_TOGETHER = 8
-#: A change has to bring more than this share of the cost.
+#: A change must save more than this share of the cost.
 _LEAST_GAIN = 1e-9
 #: Successive cuts that do not help after which `column_greedy` ends.
 _CUTS_IN_VAIN = 8

@@ -223,7 +223,7 @@ class LookaheadAny(Lookahead):
             share_ms = prices.alone_ms([whole]) / task.num_devices
             choices = []
             for way in episode.placings():
-                # What several devices hold is on all of them at once, so it adds to their share what it takes alone.
+                # A shard with several holders is on all of them, so it adds its time alone to their share.
                 alone_ms = prices.alone_ms(way.shards) if way.holders > 1 else 0.0
                 added_ms = max(0.0, alone_ms * way.holders / task.num_devices - share_ms)
                 choices.append((max(way.total_ms, least_ms + added_ms), added_ms, way.actions))

@@ -19,11 +19,11 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.registry import find_class
 from shardgym.tasks.task import ShardingTask
 
-#: Seed of a measurer that draws ids. Judges have 0 unless somebody chose another one.
+#: Seed of a measurer that draws ids. Judges have 0 unless a user chose another one.
 _SEED = 20_231_107
-#: Share of a time limit that is for searching.
+#: Share of a time limit for searching.
 _SEARCHING = 0.5
-#: Share of a task's work that two plans have on different devices if they count as different.
+#: Least share of a task's work on different devices for two plans to count as different.
 _DISTANCE = 0.05
 #: Assumed seconds to measure a plan, before the first was measured.
 _SECONDS_PER_PLAN = 2.0

@@ -19,7 +19,7 @@ from shardgym.tasks.task import ShardingTask
 
 #: Elements of the arrays of one query; larger ones leave the processor's cache.
 _ELEMENTS_AT_ONCE = 2**18
-#: Forms in which a shard can be on a device; positions of the second axis of what is kept of every shard.
+#: Forms in which a shard can be on a device; positions along the second axis of shards' arrays.
 _WHOLE, _LEFT, _RIGHT = range(3)
 
 

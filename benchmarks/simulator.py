@@ -146,7 +146,7 @@ def on_boards(tasks: list[Measured], models: Mapping[str, CostModel]) -> list[di
         guesses = [
             [c.total_ms for c in model.evaluate(measured.task, list(measured.costs))] for model in models.values()
         ]
-        # Models are held against the same plans: those that all of them price.
+        # All models are compared on the same plans, those that all of them price.
         priced = np.isfinite(guesses).all(axis=0)
         if priced.sum() < _LEAST_PLANS:
             continue

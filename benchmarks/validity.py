@@ -39,7 +39,7 @@ TASKS = (
     "dlrm4-v2/5", "dlrm4-v2/4", "tight4-v2/11", "tight4-v2/5", "hetero4-v2/2", "hetero4-v2/4",
     "dlrm8-v2/3", "dlrm8-v2/5", "wide8-v2/9", "wide8-v2/4", "tight8-v2/6", "tight8-v2/4",
 )  # fmt: skip
-#: Without cuts by rows, of which TorchRec runs some alone.
+#: Without cuts by rows, because TorchRec runs only some of them.
 SOLVERS: dict[str, dict[str, Any]] = {
     "neuroshard": {}, "neuroshard_plus": {"sharding_types": []}, "column_greedy": {}, "lpt": {}, "dim_greedy": {},
     "random": {},
@@ -167,7 +167,7 @@ def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> Sha
 
 
 def study(paths: Sequence[Path], deadline: float) -> None:
-    """Do what is left of some tasks, pass by pass, until the deadline on the monotonic clock."""
+    """Finish some tasks, pass by pass, until the deadline on the monotonic clock."""
     for turn, path in itertools.product(range(PASSES), paths):
         content = load(path)
         task = ShardingTask.from_dict(content["task"])

@@ -118,7 +118,7 @@ def agreement(own: Floats, real: Floats) -> dict[str, float]:
     """
     is_real = np.array_equal(own, real)
     halves = [(0, 1), (1, 0)] if is_real else list(itertools.product(range(PASSES), repeat=2))
-    # Each half of the real step is held against the other one, a cost as a whole.
+    # Each half of the real step is compared with the other half, and a cost as a whole.
     pairs = [(real[a], real[b]) for a, b in halves] if is_real else [(own.mean(axis=0), real.mean(axis=0))]
     close = [alike for a, b in halves for alike in close_pairs(own[a], real[b])]
     return {

@@ -31,7 +31,7 @@ LEFT_OUT = {
 }
 #: Episodes of policies that play several and keep the best, which is as many times the same arithmetic.
 EPISODES = 3
-#: Suites of which there is no sample.
+#: Suites without a sample.
 LEFT_OUT_SUITES = {"production-v1": "solvers do the same as on nodes16-v1, but for minutes"}
 
 

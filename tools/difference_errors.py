@@ -72,7 +72,7 @@ def pairs_of(groups: Iterable[list[tuple[float, float]]]) -> Iterator[Pair]:
 def error_of_pairs(
     cost: str, version: str, devices: Devices, cuts: Cuts, pairs: Iterable[Pair], against: str
 ) -> DifferenceError:
-    """Return what some pairs say of a cost; raises `InputError` where there is none."""
+    """Return the error of a cost by some pairs; raises `InputError` if there are none."""
     found = list(pairs)
     if not found:
         raise InputError(f"cost '{cost}': no pair of plans for {cuts} on {devices}: expected some in {against}")
@@ -107,7 +107,7 @@ def on_boards(costs: Iterable[CostModel] | None = None) -> Iterator[DifferenceEr
 
 
 def by_kinds() -> Iterator[DifferenceError]:
-    """Yield the errors of the costs that were held against TorchRec's steps of all sharding types."""
+    """Yield the errors of the costs that were compared with TorchRec's steps of all sharding types."""
     versions = json.loads((KINDS / "versions.json").read_text(encoding="utf-8"))
     with (KINDS / "result.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -32,7 +32,7 @@ SECONDS = {"unpack": 120, "tests": 90, "kernels": 70, "survey": 160, "plans": 11
 GRACE_S = 20.0
 #: Exit code of a stage that its deadline ended.
 PART = 3
-#: Files that are copied as they are, and folders of which archives are made.
+#: Files that are copied as they are, and folders that are archived.
 FILES = ("log.txt", "kernels.csv", "memory.csv")
 ARCHIVES = {"survey.tar.xz": ("survey",), "plans.tar.xz": ("plans", "plans-again")}
 

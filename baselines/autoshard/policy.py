@@ -88,7 +88,7 @@ class AutoShardNetwork(nn.Module):
         placed = torch.arange(exists.shape[1]) / exists.sum(dim=1, keepdim=True)
         states, _ = self.lstm(torch.cat([latents, self.progress(placed[..., None])], dim=-1))
         even_ms = (self.device_ms(latents.detach()).detach() * exists).sum(dim=1) / batch.device_mask.sum(dim=1)
-        # An untrained network may predict next to nothing, or less.
+        # An untrained network may predict times near 0, or negative ones.
         even_ms = torch.maximum(even_ms, 1e-2 * self.unit_ms)
         return OrderedTables(order, latents, states, batch.table_bytes.gather(1, order), even_ms)
 

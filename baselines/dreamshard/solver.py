@@ -174,7 +174,7 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
 def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:
     """Return the mean predicted time of each task's tables, each alone on a device, shape (B,)."""
     alone_ms = (cost.table_ms(batch.features) * batch.table_mask).sum(dim=1)
-    # Untrained heads may predict next to nothing, or less.
+    # Untrained heads may predict times near 0, or negative ones.
     return torch.maximum(alone_ms / batch.table_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
 
 

@@ -170,7 +170,7 @@ class _Loop:
         if different or state["schema"] != SCHEMA:
             other = [f"{k} ({before.get(k)}, not {v})" if isinstance(v, int) else k for k, v in different.items()]
             named = ", ".join(other) or "schema"
-            raise InputError(f"{path} is of a training with other {named}: give those of that one, or another folder")
+            raise InputError(f"{path} is from a training with other {named}: give the same, or another folder")
         learner = self._learner
         learner.network.load_state_dict(state["network"])
         for optimizer, kept in zip(learner.optimizers, state["optimizers"], strict=True):

@@ -169,7 +169,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
 
 
 def _columns_of(task: ShardingTask, number: int, ms: Floats, unit_columns: float) -> Columns:
-    """Return a table in pieces; `ms` is of those of 1, 2, ... units, first and at last, shape (units, 2)."""
+    """Return a table in pieces; `ms` are times of 1, 2, ... units, first and at last, shape (units, 2)."""
     table = task.tables[number]
     units = len(ms)
     lines = _lines_below(ms[:, 0]), _lines_below(ms[:, 1])

@@ -256,7 +256,7 @@ def _beside(
     placed = list(shards)
     if others:
         try:
-            # Bounds are of plans on devices alone.
+            # Bounds hold for plans without host memory.
             part = task.part(room, others, task.topology.devices_alone)
             placed += call_solver(solver, part, cost, seed, **options).shards
         except NO_PLAN:

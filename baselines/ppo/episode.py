@@ -26,15 +26,15 @@ from shardgym.tasks.task import ShardingTask
 
 #: Places of times behind the features of a device.
 NOW, WITH_NEXT = range(len(DEVICE_FEATURES), len(DEVICE_FEATURES) + len(TIME_FEATURES))
-#: Halvings at most; those of ColumnWise beyond its limit, of shards that fit nowhere, too.
+#: Maximum of halvings, including those of ColumnWise beyond its limit, for shards that fit nowhere.
 MOST_SPLITS = 64
 
-#: Entries of observations that have something for every device, and those of which there is one.
+#: Entries of observations with values for every device, and other entries.
 _PER_DEVICE = ("devices", "times")
 _REST = ("progress", "remaining", "splits", "kind")
-#: Where the share of halvings left is in these.
+#: Position of the share of halvings left in the others.
 _SPLITS_LEFT = 1 + len(REMAINING_FEATURES)
-#: Return of an episode that ends without a plan; nobody sees it.
+#: Return of an episode that ends without a plan, which is not used.
 _PENALTY_MS = -1e9
 #: Tables that take longest come up first, so that the last ones can even out what is left.
 ORDER = "lookup"

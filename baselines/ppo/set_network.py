@@ -65,8 +65,8 @@ class SetNetwork(nn.Module):
         self.device_score = mlp(scene + WIDTH, WIDTH, 1)
         self.halving_score = mlp(scene, WIDTH, self.num_cuts)
         self.value = mlp(scene, WIDTH, WIDTH, 1)
-        # A halving pays later, if at all. As one of D + 1 equally likely actions it would use up the limit at once.
-        # Likewise cuts by rows and replicas where there are many devices.
+        # A halving pays later, if at all. As one of D + 1 equally likely actions it would soon use up the limit. The
+        # same holds for cuts by rows and replicas with many devices.
         halving = self.halving_score[-1]
         assert isinstance(halving, nn.Linear)
         nn.init.constant_(halving.bias, -3.0)
@@ -94,7 +94,7 @@ class SetNetwork(nn.Module):
         count = exists.sum(dim=1).clamp(min=1)
         table, of_devices = seen["table"], torch.cat(features, dim=2)
         if self.every_kind:
-            # Shares of all tables are told as multiples of even shares.
+            # Shares of all tables become multiples of even shares.
             of_table, of_device = (torch.from_numpy(_SHARES_OF[kind]).to(count) for kind in ("table", "device"))
             table = table * (1 + (count - 1) * of_table)
             of_devices = of_devices * (1 + (count - 1) * of_device)[:, None]

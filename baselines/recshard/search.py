@@ -18,9 +18,9 @@ from shardgym.tasks.task import ShardingTask
 
 #: Pairs of tables that are tried at most to make the plan cheaper.
 _MOST_SWAPS = 2000
-#: A change has to bring more than this share of the cost.
+#: A change must save more than this share of the cost.
 _LEAST_GAIN = 1e-9
-#: Changes that are priced together: enough for one call, few of which are in vain.
+#: Changes that are priced together: enough for one call, with few wasted.
 _AT_ONCE = 32
 
 

@@ -11,7 +11,7 @@ from baselines.learning.encoder import LATENT, FeatureScale, TableEncoder, TaskB
 
 #: Numbers of the encoding of a device.
 DEVICE_CODE = 8
-#: What is known of a table on a device: see `LoadFeatures`.
+#: Features of a table on a device, see `LoadFeatures`.
 PAIR_FEATURES = 3
 #: Layers that turn a table, the mean table of its task, what it costs, a device and its load into a surrogate cost.
 SCORE_WIDTHS = (2 * LATENT + 2 * len(DEVICE_PHASES) + PAIR_FEATURES + DEVICE_CODE, 64, 64, 1)
@@ -19,9 +19,9 @@ SCORE_WIDTHS = (2 * LATENT + 2 * len(DEVICE_PHASES) + PAIR_FEATURES + DEVICE_COD
 SPREAD = 12**-0.5
 #: Width of the soft maximum over devices, as a share of the slowest one's time.
 SOFTNESS = 0.05
-#: Devices differ by some percent of what they take: this brings the differences, and single tables, near 1.
+#: Devices differ by some percent of their time: this scales differences, and single tables, to about 1.
 SHARE_UNIT = 0.1
-#: Longest lead of a device that is told apart, in costs of the table that is placed.
+#: Maximum lead of a device, in costs of the table that is placed; longer ones count as equal.
 MOST_TABLES = 3.0
 #: Newton steps for the prices of memory; it is convex, and mostly solved after ten.
 _NEWTON_STEPS = 25
@@ -47,7 +47,7 @@ def load_features(cost: CostNetwork, batch: TaskBatch) -> LoadFeatures:
     """Return the features of tasks by a cost network, without gradients."""
     exists = batch.table_mask[..., None]
     latents = cost.encoder(batch.features) * exists
-    # An untrained network may say less than nothing.
+    # An untrained network may predict negative times.
     tables = cost.device_ms(latents).clamp(min=1e-3 * cost.unit_ms[:-1]) * exists
     table_ms = quantized_tensor(tables.sum(dim=-1))
     order = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
@@ -141,7 +141,7 @@ class SurCoNetwork(nn.Module):
         device, shape (B, T, D).
         """
         phases = self.cost.device_ms(torch.einsum("btd,btk->bdk", assignment, latents))
-        # An untrained network may say less than nothing.
+        # An untrained network may predict negative times.
         least = 1e-2 * self.cost.unit_ms[-1]
         total = torch.zeros(len(batch))
         for device_ms in (phases.sum(dim=-1), phases[..., DEVICE_PHASES.index("backward_comm")]):

@@ -14,7 +14,7 @@ from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.tasks.task import ShardingTask
 
-#: By what TorchRec's partitioner orders tables before it places one after the other.
+#: Orders in which TorchRec's partitioner places tables.
 SortBy = Literal["storage", "perf"]
 #: The planner takes no time limit of 0, and needs one proposal for a plan.
 _LEAST_S = 0.05
@@ -109,7 +109,7 @@ class TorchRecColumns(TorchRec):
         for sort_by in ("perf", "storage"):
             for n, width in enumerate(_WIDTHS):
                 try:
-                    # Each width has the same share of the time, and what others leave.
+                    # Each width gets the same share of the time, and what others leave.
                     plans.append(self._ask(task, sort_by, width, budget.left_s / (len(_WIDTHS) - n)))
                 except NoFeasiblePlanError as error:
                     refused.append(error)

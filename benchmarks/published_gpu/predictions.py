@@ -1,4 +1,4 @@
-"""What the GPU model says of published rows: kernels of FBGEMM, memory bandwidths, exchanges and row collectives."""
+"""Predictions of published rows by the GPU model: FBGEMM kernels, memory bandwidths, exchanges, row collectives."""
 
 import contextlib
 import dataclasses

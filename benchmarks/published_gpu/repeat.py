@@ -75,7 +75,7 @@ def _kernel(row: Row, precision: Precision, optimizer: Optimizer, small: bool) -
 
 
 def measure(path: Path, *, minutes: float = math.inf, small: bool = False) -> tuple[int, str]:
-    """Time the kernels that a file lacks on the first GPU; return how many it then lacks, and what there is to say."""
+    """Time the kernels that a file lacks on the first GPU; return how many are left, and a summary."""
     end_s = time.monotonic() + 60 * minutes
     drop_torn_line(path)
     if not path.exists():

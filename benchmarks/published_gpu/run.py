@@ -1,4 +1,4 @@
-"""The GPU model held against published measurements: prediction beside publication, and errors by what was measured.
+"""The GPU model compared with published measurements: predictions beside them, and errors by what was measured.
 
     python benchmarks/published_gpu/run.py [--fit] [--page] [--measured FOLDER]
 
@@ -30,7 +30,7 @@ END = "<!-- end of benchmarks/published_gpu/run.py -->"
 
 
 class Held(NamedTuple):
-    """A row and what the model says of it, over what is published."""
+    """A row, and predicted over published values."""
 
     row: Row
     fitted: float | None  #: with the constants of the package; None where nothing is predicted

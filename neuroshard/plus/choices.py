@@ -18,7 +18,7 @@ from shardgym.evaluation.solver import Budget
 
 #: Plans x devices that are priced together; larger batches leave the processor's cache.
 _DEVICES_PER_CALL = 16_384
-#: A change has to bring more than this share of the time.
+#: A change must save more than this share of the time.
 _LEAST_GAIN = 1e-4
 #: Rounds of changes; each makes many.
 _ROUNDS = 30

@@ -13,11 +13,11 @@ from shardgym.costs.links import LOADS
 
 #: Numbers in the vectors of placements that are priced together.
 _NUMBERS_PER_CALL = 2_000_000
-#: A change has to bring more than this share of the time.
+#: A change must save more than this share of the time.
 _LEAST_GAIN = 1e-4
-#: Of the changes of a plan that look best, so many are tried.
+#: Number of a plan's most promising changes that are tried.
 _TRIED = 4
-#: Shared tables of which a round asks what their columns would take, and of large tasks.
+#: Shared tables that a round prices as columns, and those of large tasks.
 _MOST_BACK = 64
 _FEW_BACK = 8
 #: Pieces into which the columns of a table that was shared are cut.

@@ -33,7 +33,7 @@ _STEPS = 64
 #: Random moves that are priced together, and such samples in succession that may bring nothing.
 _SAMPLE = 64
 _VAIN_SAMPLES = 4
-#: A move by exact prices has to bring more than this share of the objective.
+#: A move by exact prices must save more than this share of the objective.
 _LEAST_GAIN = 1e-4
 
 

@@ -26,7 +26,7 @@ _TABLE, _UNITS, _GIVER_BYTES, _TAKER_BYTES, _GIVER_MS, _TAKER_MS, _GIVER_LOAD, _
 NONE = -1
 #: Most loaded devices that are tried before a plan counts as done.
 _SOURCES = 2
-#: A move has to bring more than this share of the objective.
+#: A move must save more than this share of the objective.
 _LEAST_GAIN = 1e-7
 #: So that there are no logarithms of 0.
 _NEXT_TO_NOTHING = 1e-300

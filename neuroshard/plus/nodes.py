@@ -23,7 +23,7 @@ from shardgym.tasks.task import ShardingTask
 _FIRST, _LAST = 5, 7
 #: Changes of a descent at most, for each table.
 _CHANGES_PER_TABLE = 8
-#: A change has to bring more than this share, and tables packed anew, of the time of a step.
+#: Shares of a step's time that a change, and packing tables anew, must save at least.
 _LEAST_CHANGE = 1e-6
 _LEAST_GAIN = 1e-4
 #: Sums that differ by less than this share are ties.

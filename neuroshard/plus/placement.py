@@ -40,8 +40,8 @@ class Placement:
         self._model = model.first, model.rows, model.prices
         self._whole = model.units
         self.units: Ints = np.zeros((count, tables), dtype=np.int64)  #: shape (D, T)
-        #: Of each the memory, what it takes if it holds anything, what it takes besides, and what follows from the
-        #: units: width, bytes, and load, which is what it takes up to the last exchange in ms; shape (D, 6).
+        #: Of each device the memory, its time if it holds anything, its time besides, and three values that follow from
+        #: the units: width, bytes, and load, its time up to the last exchange; times in ms; shape (D, 6).
         self.devices: Floats = np.zeros((count, 6))
         self.devices[:, :WIDTH] = np.column_stack([model.memory, model.device_ms, model.shared_ms])
         self._targets = min(_MOST_TARGETS if self.units.size <= LARGE else _FEW_TARGETS, count - 1) + 1

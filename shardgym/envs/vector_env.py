@@ -122,7 +122,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         options = dict(options or {})
         mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
         if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise InputError(f"reset_mask: expected {self.num_envs} booleans, of which at least one is true")
+            raise InputError(f"reset_mask: expected {self.num_envs} booleans, at least one of them true")
         if not (self._started or mask.all()):
             raise gymnasium.error.ResetNeeded("reset_mask leaves out environments that have no episode yet")
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed or [None] * self.num_envs

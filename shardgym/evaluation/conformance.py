@@ -40,7 +40,7 @@ _RESULTS = {True: "ok", False: "FAILED", None: "not run"}
 
 
 class Case(NamedTuple):
-    """A task with what is known about it."""
+    """A task, and whether it has a plan."""
 
     name: str
     task: ShardingTask

@@ -264,7 +264,7 @@ class TaskWorker:
         self._tell = tell
 
     def __call__(self, job: TaskJob) -> TaskAnswer:
-        """Solve what there is to do of a task, and score it."""
+        """Solve and score what is left to do for a task."""
         task = self._suite[job.task_index]
         answer = TaskAnswer([], [], [])
         solved = []

@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 
 class RunningSolver:
-    """A solver that is asked for plans. Its process is replaced when it dies.
+    """A solver that makes plans. If its process dies, a new one replaces it.
 
     Args:
         spec: how to make the solver, in the process in which it runs.

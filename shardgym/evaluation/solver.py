@@ -66,7 +66,7 @@ class Solver(Protocol):
             NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means
                 the same.
             InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
-            MeasurementError: `cost` has no time for single tables, where these are asked for.
+            MeasurementError: the solver prices single tables, and `cost` cannot.
         """
         ...
 
@@ -192,7 +192,7 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Share of the time that is over, at most 1; 0 without a limit."""
+        """Share of the time that has passed, at most 1; 0 without a limit."""
         if self._seconds is None:
             return 0.0
         left = self._end - time.monotonic()

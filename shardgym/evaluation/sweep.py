@@ -169,7 +169,7 @@ class Economics:
 
 
 def describe_machine(machine: Machine, task: ShardingTask, result: Result, economics: Economics) -> dict[str, Any]:
-    """Return what is known of a machine, JSON-ready; None stands for what is not."""
+    """Return what is known of a machine, JSON-ready; None stands for unknown values."""
     found: dict[str, Any] = {
         **machine._asdict(),
         "batch_size": task.batch_size,

@@ -33,8 +33,8 @@ class Board:
     folder: Path  #: where they are
     run: RunInfo  #: what they have in common, by the `run.json` beside them
     results: tuple[Result, ...]  #: at most one per task, solver and seed
-    bounds: dict[str, float] = field(default_factory=dict)  #: what no plan takes less than in ms, by digest of the task
-    place: str | None = None  #: the folder, for boards of which others have the same suite, judge and hardware
+    bounds: dict[str, float] = field(default_factory=dict)  #: lower bounds on plans' costs in ms, by digest of the task
+    place: str | None = None  #: the folder, if other boards have the same suite, judge and hardware
 
     @property
     def num_tasks(self) -> int:

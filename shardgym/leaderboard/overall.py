@@ -62,11 +62,11 @@ class OverallRow:
     """One solver of the overall table. Figures that do not exist are NaN."""
 
     solver: str  #: its name
-    scores: dict[str, Score]  #: by column of `SCORES`, those of which it has all records
+    scores: dict[str, Score]  #: by column of `SCORES`, if it has all records of the column
     failed: int  #: of these records, those without a cost
     records: int  #: of measured boards, or of simulated ones where nothing was measured
     median_s: float  #: time per plan on measured boards
-    proven: float  #: share of its plans proven within `PROVEN` of a lower bound, of the tasks of which one is known
+    proven: float  #: share of its plans proven within `PROVEN` of a lower bound, on tasks with a known bound
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Overall:
 
     rows: tuple[OverallRow, ...]  #: of solvers with a score
     boards: dict[str, tuple[Board, ...]]  #: that scores are taken over, by column
-    bounded: tuple[Board, ...]  #: of which lower bounds are known
+    bounded: tuple[Board, ...]  #: those with known lower bounds
 
 
 def shipped_boards() -> Path:
@@ -154,7 +154,7 @@ def _records_by_solver(boards: tuple[Board, ...]) -> defaultdict[str, list[Resul
 
 
 def _relative_logs(everyone: list[SolverResults], num_tasks: int) -> dict[str, Floats]:
-    """Return logarithms of relative costs by solver that has all, for the tasks of which the base has a plan."""
+    """Return logarithms of relative costs of solvers that have all records, on tasks with a plan of the base."""
     counted, base_ms = counted_costs(everyone, num_tasks)
     kept = np.isfinite(base_ms)
     logs = {own.solver: (over_seeds(np.log(counted[own.solver])) - np.log(base_ms))[kept] for own in everyone}
@@ -170,7 +170,7 @@ def _score(solver: str, logs: list[Floats]) -> Score:
 
 
 def render_overall(table: Overall, style: str = "text", *, all_rows: bool = True) -> str:
-    """Return the overall table with what it is of below.
+    """Return the overall table, and below it what it covers.
 
     Args:
         table: from `overall`.
@@ -198,7 +198,7 @@ def _cell(score: Score | None, column: str) -> str:
 
 
 def _notes(table: Overall) -> list[str]:
-    """Say what scores are, and what they are of."""
+    """Say what scores are, and what they cover."""
     boards = table.boards
     run = boards[MEASURED][0].run
     tasks = sum(board.num_tasks for board in boards[MEASURED])

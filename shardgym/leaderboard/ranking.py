@@ -40,7 +40,7 @@ class Row:
 
     solver: str  #: its name
     ranks: tuple[int, int] | None  #: the best and the worst that it can have; None for a solver that is not ranked
-    tasks: int  #: that its means are taken over
+    tasks: int  #: tasks that its means are taken over
     relative: float  #: geometric mean of its cost over that of the base
     relative_interval: Interval | None  #: of `relative`; None for the base
     mean_ms: float  #: arithmetic mean cost, for illustration
@@ -52,7 +52,7 @@ class Row:
     seed_spread: float
     median_s: float  #: median time per plan
     median_cpu_s: float  #: median processor time per plan; NaN where some record has none
-    over_bound: float  #: geometric mean of its cost over a lower bound, over the tasks of which one is known
+    over_bound: float  #: geometric mean of its cost over a lower bound, on tasks with a known bound
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Ranking:
     board: Board  #: what was ranked
     rows: tuple[Row, ...]  #: ranked solvers first
     base_ms: Floats  #: cost of the base, geometric mean over its seeds, NaN where it has no plan, shape (T,)
-    num_tasks: int  #: that means are taken over: those of which the base has a plan, all where it has none
+    num_tasks: int  #: that means are taken over: those with a plan of the base, or all if it has none
 
     @property
     def has_base(self) -> bool:

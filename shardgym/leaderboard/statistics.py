@@ -188,7 +188,7 @@ def holm(p: Floats) -> Bools:
 
 
 def clearly_ahead(logs: Floats) -> Bools:
-    """Say which solver is ahead of which: of all pairs of a board, with 95 % none is told apart that is equal.
+    """Say which solver is ahead of which, such that with 95 % probability no two equal solvers are told apart.
 
     Args:
         logs: logarithms of costs, shape (n, T), T at least `MIN_TASKS`.

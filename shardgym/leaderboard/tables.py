@@ -141,7 +141,7 @@ def _seeds(row: Row) -> str:
 
 
 def _completeness(row: Row) -> str:
-    """Return the share of records that are there; nothing where all are."""
+    """Return the share of records that exist; nothing if all do."""
     return "-" if row.completeness == 1 or math.isnan(row.completeness) else f"{100 * row.completeness:.4g} %"
 
 
@@ -220,7 +220,7 @@ def _modelled_exchanges(board: Board) -> str:
 
 
 def simulated_caution(board: Board) -> list[str]:
-    """Say what differences by a simulated judge mean, where it was held against measured boards."""
+    """Say what differences by a simulated judge mean, if it was compared with measured boards."""
     judge = registered_class(board.run.judge)
     agreement = shipped_agreement(board.run.hardware) if judge is not None and judge.learned else None
     caution = None if agreement is None else agreement.sentence(board.run.judge_version)

@@ -40,7 +40,7 @@ _CUT_KINDS: frozenset[Kind] = frozenset({"column_wise", "table_column_wise", "gr
 _MOST_TRIED = 3000
 #: Plans without cuts are improved if they take up to so many times as long as the one with them.
 _NEAR = 1.1
-#: A change has to bring more than this share of the cost.
+#: A change must save more than this share of the cost.
 _LEAST_GAIN = 1e-9
 
 
@@ -136,7 +136,7 @@ def solve_beside_host_tables(
         shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
         size = shard.bytes(task)
         host_size = shard.host_bytes(task)
-        # Where it fits nowhere, the plan says of which memory how much is missing.
+        # If it fits nowhere, the plan's problems say which memory is short, and by how much.
         device = min(
             sorted(rules[table.name].devices or range(task.num_devices)),
             key=lambda d: (host_size > host_room[topology.host_of(d)] or size > room[d], lookups[d]),

@@ -16,7 +16,7 @@ from torchrec.distributed.types import ShardedModule
 
 from shardgym.costs.plan_cost import PHASES
 
-#: Passes of which the median counts.
+#: Number of timed passes; their median counts.
 _PASSES = 3
 #: Of the phases, the exchange of gradients.
 _BACK = PHASES.index("backward_comm")

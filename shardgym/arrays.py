@@ -34,7 +34,7 @@ class GrowingArrays:
         first = self._count
         added = {len(values) for values in rows.values()}
         if rows.keys() != self._arrays.keys() or len(added) != 1:
-            raise ValueError(f"expected equally many rows of {', '.join(self._arrays)}")
+            raise ValueError(f"expected the same number of rows for {', '.join(self._arrays)}")
         self._count += added.pop()
         for name, values in rows.items():
             array = self._arrays[name]

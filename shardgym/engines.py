@@ -1,8 +1,8 @@
 """Engines: where independent jobs are done, in this process, in processes of this machine (loky), or on a Ray cluster.
 
-A worker is opened once in every process that does jobs, and keeps what is dear to make: solvers, costs, processes that
-measure. A job says what to do, and its answer is plain data. Only the process that called writes files, so that a
-worker which is lost has recorded nothing: its job is done once more.
+A worker is opened once in every process that does jobs, and keeps what is costly to create: solvers, costs, processes
+that measure. A job says what to do, and its answer is plain data. Only the calling process writes files, so a lost
+worker has recorded nothing, and its job runs again.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ class Engine:
         Args:
             open_worker: makes a worker.
             jobs: each is done once; one whose worker was lost is done again.
-            alone: whether a worker needs its machine to itself, as one does that measures.
+            alone: whether a worker needs a machine to itself, as measurements do.
 
         Raises:
-            MeasurementError: a job ended two workers.
+            MeasurementError: a job crashed two workers.
             ShardGymError: a worker raised it, or the engine cannot do such jobs here.
         """
         with open_worker() as worker:
@@ -67,8 +67,8 @@ class LokyEngine(Engine):
         workers = self._workers or (1 if alone else len(usable_cores()))
         if alone and workers > 1:
             raise InputError(
-                f"workers={workers}: these jobs measure, and would disturb each other on one machine: give 1 "
-                "worker, or engine 'ray' with a machine for each"
+                f"workers={workers}: jobs that measure disturb each other on one machine; use workers=1, or engine "
+                "'ray' with a machine per worker"
             )
         todo = deque(range(len(jobs)))
         lost = Counter[int]()
@@ -78,7 +78,7 @@ class LokyEngine(Engine):
             executor = self._loky.ProcessPoolExecutor(max_workers=workers, timeout=None)
             try:
                 while todo or pending:
-                    # No more than there are processes: one that is lost takes all of these along.
+                    # No more than there are processes: a lost one takes all of these with it.
                     while todo and len(pending) < workers:
                         number = todo.popleft()
                         pending[executor.submit(_answer, run, open_worker, jobs[number])] = number
@@ -86,7 +86,7 @@ class LokyEngine(Engine):
                         answer = _checked(*future.result())
                         yield jobs[pending.pop(future)], answer
             except self._loky.process_executor.BrokenProcessPool as error:
-                lost.update(pending.values())  # nobody knows by which of them
+                lost.update(pending.values())  # any of them may be the cause
                 for number in sorted(pending.values(), reverse=True):
                     if lost[number] > 1:
                         raise _given_up(jobs[number], error) from None
@@ -115,7 +115,7 @@ class RayEngine(Engine):
             self._ray.init(address=head, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"no Ray cluster at '{head}' ({one_line(error)}): start one by 'ray start --head', or take 'loky'"
+                f"no Ray cluster at '{head}' ({one_line(error)}): start one with 'ray start --head', or use 'loky'"
             ) from None
 
     def run(self, open_worker: OpenWorker[J, A], jobs: Sequence[J], *, alone: bool) -> Iterator[tuple[J, A]]:
@@ -148,7 +148,7 @@ class RayEngine(Engine):
 
 
 def make_engine(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
-    """Return an engine by name; raises `InputError` for what it does not take, or where there is no cluster.
+    """Return an engine by name; raises `InputError` for arguments that it does not take, or without a cluster.
 
     Args:
         name: "here"; "loky", for processes of this machine; or "ray", for a Ray cluster that is running.
@@ -158,13 +158,13 @@ def make_engine(name: str, *, workers: int | None = None, address: str | None = 
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     if address is not None and name != "ray":
-        raise InputError(f"address: engine '{name}' has no cluster to join: leave it out, or take engine 'ray'")
+        raise InputError(f"address: engine '{name}' joins no cluster; leave it out, or use engine 'ray'")
     if name == "ray":
         return RayEngine(workers, address)
     if name == "loky":
         return LokyEngine(workers)
     if workers not in (None, 1):
-        raise InputError(f"workers={workers}: engine 'here' has one: take engine 'loky' for several")
+        raise InputError(f"workers={workers}: engine 'here' has one worker; use engine 'loky' for several")
     return Engine()
 
 
@@ -176,15 +176,15 @@ def _answer(run: str, open_worker: OpenWorker[J, A], job: J) -> tuple[type[Shard
     try:
         if run not in _OPEN:
             _close()
-            # When the process ends, the processes and files of its worker go along.
+            # The processes and files of the worker end with this process.
             multiprocessing.util.Finalize(None, _close, exitpriority=10)
-            # Loky's own is unknown to children of this process, which are told it.
+            # Children of this process do not know loky's own start method.
             multiprocessing.set_start_method("spawn", force=True)
             sys.stdout = sys.stderr  # what a solver prints is not part of the result
             stack = contextlib.ExitStack()
             _OPEN[run] = stack, stack.enter_context(open_worker())
         return None, _OPEN[run][1](job)
-    except ShardGymError as error:  # of which pickle could not make those with arguments of their own
+    except ShardGymError as error:  # pickle cannot restore those with arguments of their own
         return InputError if error.exit_code == InputError.exit_code else MeasurementError, str(error)
 
 
@@ -201,4 +201,4 @@ def _checked(error: type[ShardGymError] | None, answer: Any) -> Any:
 
 
 def _given_up(job: object, error: BaseException) -> MeasurementError:
-    return MeasurementError(f"{job} ended two workers, the last one by: {one_line(error)}")
+    return MeasurementError(f"{job} crashed two workers; last error: {one_line(error)}")

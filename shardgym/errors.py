@@ -59,7 +59,7 @@ def closest(name: object, known: Iterable[str], most: int = 3) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
-#: How to install what can be no extra: TorchRec asks for FBGEMM's CUDA wheel, whatever is installed.
+#: How to install what cannot be an extra: TorchRec always depends on FBGEMM's CUDA wheel.
 _COMMANDS = {"torchrec": "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0"}
 
 
@@ -98,7 +98,7 @@ class InfeasiblePlanError(ShardGymError):
 
 
 class NoFeasiblePlanError(ShardGymError):
-    """A solver found no feasible plan. The message names the table that fitted nowhere."""
+    """A solver found no feasible plan. The message names the table that does not fit."""
 
 
 #: What a solver may raise to say that it found no feasible plan.
@@ -168,12 +168,12 @@ def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> N
 
 
 def check_int(name: str, value: Any, least: int = 0) -> int:
-    """Return a whole number, Python's or NumPy's, as an `int`; raises `InputError` when it is less than `least`."""
+    """Return an integer, Python's or NumPy's, as an `int`; raises `InputError` when it is less than `least`."""
     # `operator.index` takes NumPy integers and refuses floats and text; booleans would pass as 0 and 1.
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
     if number < least:
-        raise InputError(f"{name} {short_repr(value)} is not a whole number from {least} on")
+        raise InputError(f"{name}: expected an integer >= {least}, got {short_repr(value)}")
     return number

@@ -32,7 +32,7 @@ def read_bytes(path: str | Path) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except lzma.LZMAError as error:
-        raise InputError(f"cannot unpack {path}: {error}; expected what 'xz' makes of a file of records") from None
+        raise InputError(f"cannot unpack {path}: {error}; expected a records file compressed with xz") from None
 
 
 def read_text(path: str | Path) -> str:
@@ -46,7 +46,7 @@ def read_text(path: str | Path) -> str:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old content or all of the new; raises `InputError` when that fails."""
     if path.exists() and not path.is_file():
-        # Renamed over, a device such as /dev/null would be gone.
+        # A rename would replace a device such as /dev/null.
         raise InputError(f"cannot write {path}: it is not a regular file; name another path")
     temporary = None
     try:
@@ -117,7 +117,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
+        raise InputError(f"cannot create the folder {path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -41,11 +41,11 @@ CAN_FORK = hasattr(os, "fork")
 Handler = Callable[[Any], Any]
 
 _LOG = "log"
-#: A child that has closed its connection may take so long to end by itself.
+#: How long a child that closed its connection may take to end by itself.
 _END_S = 5.0
-#: Of Linux: the kind of clock that tells a process's processor time.
+#: Linux's kind of clock for the processor time of a process.
 _CPUCLOCK_SCHED = 2
-#: Whose modules the fork server imports if this process has, and what it imports besides.
+#: The fork server imports what this process has of these packages, and the modules it was asked for.
 _PACKAGES = ("shardgym", "baselines", "neuroshard")
 _asked_for: list[str] = []
 _starting = threading.Lock()
@@ -56,7 +56,7 @@ class ChildError(ShardGymError):
 
 
 def preload(*modules: str) -> None:
-    """Let the fork server import modules besides those of this process; too late once it has started."""
+    """Make the fork server import more modules; no effect once it has started."""
     _asked_for.extend(modules)
 
 
@@ -88,7 +88,7 @@ class Child:
         try:
             pickled = cloudpickle.dumps(settings)
         except Exception as error:
-            raise InputError(f"cannot be handed to a process of its own: {one_line(error)}") from None
+            raise InputError(f"cannot be pickled for a child process: {one_line(error)}") from None
         self._printed = tempfile.TemporaryFile() if quiet else None  # noqa: SIM115
         self._cpu_s: float | None = None
         context: SpawnContext | ForkServerContext = multiprocessing.get_context("forkserver")

@@ -32,11 +32,11 @@ _UNKNOWN_FIELD = "unexpected_keyword_argument"
 def _to_int(value: Any) -> int:
     """Accept Python and numpy integers, nothing that would have to be rounded or parsed."""
     if isinstance(value, bool):
-        raise ValueError("expected a whole number, not a boolean")
+        raise ValueError("expected an integer, not a boolean")
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"expected a whole number, got {short_repr(value)}") from None
+        raise ValueError(f"expected an integer, got {short_repr(value)}") from None
 
 
 def _without_negative_zero(value: float) -> float:
@@ -46,7 +46,7 @@ def _without_negative_zero(value: float) -> float:
 
 _LABEL = r"^[A-Za-z0-9_.:+,=@/()-]([A-Za-z0-9_.:+,=@/() -]*[A-Za-z0-9_.:+,=@/()-])?$"
 
-#: Types of fields: a finite number, a whole number (Python's or NumPy's), a name without blanks around it, a SHA-256,
+#: Types of fields: a finite number, an integer (Python's or NumPy's), a name without blanks around it, a SHA-256,
 #: and a name that tables show, in letters that mean nothing in Markdown and HTML.
 Number = Annotated[float, AfterValidator(_without_negative_zero)]
 Whole = Annotated[int, BeforeValidator(_to_int)]

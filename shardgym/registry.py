@@ -19,7 +19,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
     """Return the class registered as `name`, or named as `module:Class`.
 
     Raises:
-        UnknownNameError: no such name; the closest are named.
+        UnknownNameError: no such name; the message offers the closest.
         InputError: the module cannot be imported or has no such class, or the name is no text.
         MissingDependencyError: the module needs an extra that is not installed.
     """
@@ -29,7 +29,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
         return _import(kind, name)
     known = {entry.name: entry for entry in entry_points(group=group)}
     if name not in known:
-        raise UnknownNameError(kind, name, sorted(known), "; or module:Class for one of your own")
+        raise UnknownNameError(kind, name, sorted(known), "; or give module:Class for your own")
     return _import(kind, f"{known[name].module}:{known[name].attr}")
 
 
@@ -68,4 +68,4 @@ def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
     try:
         return cls(**settings)
     except TypeError as error:
-        raise InputError(f"{kind} '{name}' cannot be made with settings {settings}: {error}") from None
+        raise InputError(f"{kind} '{name}' does not accept settings {settings}: {error}") from None

@@ -14,5 +14,5 @@ def test_arrays_grow_and_keep_their_rows():
     assert len(arrays) == 500
     np.testing.assert_array_equal(arrays["a"], expected)
     np.testing.assert_array_equal(arrays["b"], np.stack([expected, -expected], axis=1))
-    with pytest.raises(ValueError, match="equally many rows of a, b"):
+    with pytest.raises(ValueError, match="the same number of rows for a, b"):
         arrays.append(a=[1])

@@ -37,7 +37,7 @@ def test_jobs_of_a_lost_worker_are_done_again_once(tmp_path):
     found = list(engine("loky").run(functools.partial(dying, str(tmp_path), 1), JOBS, alone=False))
     assert sorted((job, twice) for job, (_, twice) in found) == [(job, 2 * job) for job in JOBS]
     assert len(list(tmp_path.glob("died.*"))) == 1
-    with pytest.raises(MeasurementError, match=r"^3 ended two workers, the last one by: "):
+    with pytest.raises(MeasurementError, match=r"^3 crashed two workers; last error: "):
         list(engine("loky").run(functools.partial(dying, str(tmp_path), 100), [3], alone=False))
 
 
@@ -48,7 +48,7 @@ def test_an_error_on_purpose_comes_back_as_its_line():
 
 def test_what_measures_has_its_machine_to_itself(tmp_path):
     opens = functools.partial(doubling, str(tmp_path))
-    with pytest.raises(InputError, match="workers=2: these jobs measure, and would disturb each other"):
+    with pytest.raises(InputError, match="workers=2: jobs that measure disturb each other"):
         list(engine("loky").run(opens, JOBS, alone=True))
     found = list(make_engine("loky").run(opens, JOBS, alone=True))
     assert [job for job, _ in found] == JOBS
@@ -59,8 +59,8 @@ def test_what_measures_has_its_machine_to_itself(tmp_path):
     ("settings", "words"),
     [
         ({"name": "dask"}, "unknown engine 'dask': known: here, loky, ray"),
-        ({"name": "here", "workers": 2}, "workers=2: engine 'here' has one: take engine 'loky' for several"),
-        ({"name": "loky", "address": "head:6379"}, "address: engine 'loky' has no cluster to join"),
+        ({"name": "here", "workers": 2}, "workers=2: engine 'here' has one worker; use engine 'loky' for several"),
+        ({"name": "loky", "address": "head:6379"}, "address: engine 'loky' joins no cluster"),
     ],
 )
 def test_what_makes_no_engine_is_refused(settings, words):

@@ -38,7 +38,7 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot make the folder"), only_writer(tmp_path / "file" / "below"):
+    with pytest.raises(InputError, match="cannot create the folder"), only_writer(tmp_path / "file" / "below"):
         pass
 
 

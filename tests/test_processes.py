@@ -104,7 +104,7 @@ def test_a_signal_is_named_and_what_does_not_start_says_why(start):
         ask(child, 4)
     child = start(module="shardgym.no_such_module")
     assert child.receive(60.0) == ("failed", "ModuleNotFoundError: No module named 'shardgym.no_such_module'")
-    with pytest.raises(InputError, match="cannot be handed to a process of its own: TypeError: cannot pickle"):
+    with pytest.raises(InputError, match="cannot be pickled for a child process: TypeError: cannot pickle"):
         start(threading.Lock())
 
 

@@ -112,8 +112,8 @@ def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: Sha
             {"num_embeddings": 2**41},
             "num_embeddings: Input should be less than or equal to 1099511627776, got 2199023255552",
         ),
-        ({"num_embeddings": "2"}, "expected a whole number, got '2'"),
-        ({"num_embeddings": True}, "expected a whole number, not a boolean"),
+        ({"num_embeddings": "2"}, "expected an integer, got '2'"),
+        ({"num_embeddings": True}, "expected an integer, not a boolean"),
         ({"name": " a"}, "name: "),
         ({"schema": "shardgym.table/2"}, "schema: Input should be 'shardgym.table/1', got 'shardgym.table/2'"),
         ({"ids": {"kind": "zipfian"}}, "ids: "),
@@ -161,7 +161,7 @@ def test_short_repr_is_short_however_large_the_value_is():
     for _ in range(12):
         bomb = [bomb] * 10
     assert len(short_repr(bomb)) <= 60
-    with pytest.raises(InputError, match="expected a whole number, got"):
+    with pytest.raises(InputError, match="expected an integer, got"):
         EmbeddingTable.from_dict({"name": "a", "num_embeddings": bomb, "embedding_dim": 4})
     with pytest.raises(InputError, match=r"name: Input should be a valid string, got "):
         EmbeddingTable.from_dict({"name": bomb, "num_embeddings": 1, "embedding_dim": 4})
@@ -225,7 +225,7 @@ def test_one_memory_size_stands_for_all_devices_which_share_fast_links():
     assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
     for name, count, message in (
         ("dgx-a10", 8, "did you mean dgx-a100"),
-        ("cpu", 0, "num_devices 0 is not a whole number from 1 on"),
+        ("cpu", 0, "num_devices: expected an integer >= 1, got 0"),
         ("cpu", 10**12, "num_devices: expected at most 65536, got 1000000000000"),
     ):
         with pytest.raises(InputError, match=message):
@@ -263,7 +263,7 @@ def test_an_infeasible_cost_is_infinite_and_says_why():
     assert (cost.total_ms, cost.feasible) == (float("inf"), False)
     assert PlanCost.from_json(cost.to_json()) == cost  # JSON has no infinity
     for matrix, reason in (([[1] * 5], "why"), ([[None] * 5], None)):
-        with pytest.raises(InputError, match="PlanCost: a cost has"):
+        with pytest.raises(InputError, match="PlanCost: expected finite times or a reason"):
             PlanCost(matrix, "toy", "1", "none", reason=reason)
 
 

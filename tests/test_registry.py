@@ -43,15 +43,15 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
     ("name", "message"),
     [
         ("dim_gredy", "unknown solver 'dim_gredy': did you mean dim_greedy"),
-        ("my_solver", "unknown solver 'my_solver': .*; or module:Class for one of your own"),
+        ("my_solver", "unknown solver 'my_solver': .*; or give module:Class for your own"),
         ("own_solvers:Frist", r"module 'own_solvers' has no 'Frist': did you mean First\?"),
         ("broken_module:First", "import 'broken_module': ModuleNotFoundError: No module named 'does_not_exist'$"),
         ("nowhere:First", "No module named 'nowhere' in the current folder and on Python's path$"),
         ("own_solvers:NoSolver", r"has no method solve\(task, cost, seed\)"),
-        ("own_solvers:Abstract", "cannot be made with settings {}: Can't instantiate abstract class Abstract"),
+        ("own_solvers:Abstract", "does not accept settings {}: Can't instantiate abstract class Abstract"),
         ("own_solvers:function", "solver 'own_solvers:function' is <function function .*: expected a class"),
         ("own_solvers:made", "solver 'own_solvers:made' is <own_solvers.Needs .*: expected a class"),
-        ("own_solvers:Needs", "solver 'own_solvers:Needs' cannot be made with settings {}: .*missing 1 .*'steps'"),
+        ("own_solvers:Needs", "solver 'own_solvers:Needs' does not accept settings {}: .*missing 1 .*'steps'"),
     ],
 )
 def test_a_name_that_is_no_solver_is_answered_in_one_line(own_module, name: str, message: str):

@@ -136,7 +136,7 @@ class RecShard(IncumbentSearch):
         if run.incumbent.cost_ms == math.inf:
             raise NoFeasiblePlanError(
                 "recshard found no plan: whole tables on single devices do not fit, even with rows in host memory; "
-                f"{ROOM_ADVICE}, or a solver that cuts columns"
+                f"{ROOM_ADVICE}, or use a solver that cuts columns"
             )
 
 

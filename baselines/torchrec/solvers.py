@@ -103,7 +103,7 @@ class TorchRecColumns(TorchRec):
     """
 
     def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:
-        check_alike(task, "solver 'torchrec_columns'", "'torchrec' and 'torchrec_perf' plan it")
+        check_alike(task, "solver 'torchrec_columns'", "use solver 'torchrec' or 'torchrec_perf'")
         plans: list[ShardingPlan] = []
         refused: list[NoFeasiblePlanError] = []
         for sort_by in ("perf", "storage"):

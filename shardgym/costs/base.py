@@ -21,8 +21,8 @@ GROUP = "shardgym.costs"
 
 #: Tasks whose shards a `SummedCost` keeps; solvers and environments return to the same few.
 _TASKS_KEPT = 256
-#: Holders that costs know.
-_PRICED = "all rows of a table on one device each, on all, or on the same place of every group"
+#: Holders that costs without `row_tiers` price.
+_PRICED = "all rows of a table on one device each, on all devices, or on the same place in every group"
 
 
 class CostModel(abc.ABC):
@@ -56,7 +56,7 @@ class CostModel(abc.ABC):
     deterministic: ClassVar[bool]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """See to it that a subclass which scores in its own way is additive only when it says so."""
+        """Make a subclass with its own `score` additive only if it defines `additive`."""
         super().__init_subclass__(**options)
         if "score" in vars(cls) and "additive" not in vars(cls):
             cls.additive = CostModel.additive  # type: ignore[method-assign]
@@ -146,35 +146,35 @@ class CostModel(abc.ABC):
         return False
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
-        """Return why a feasible plan has no price, as of replicas or the memory of hosts; "" if it has one."""
+        """Return why a feasible plan has no price, e.g. for its replicas; "" if it has one."""
         if plan.leaves_devices and not self.host_memory:
             shard = next(shard for shard in plan.shards if shard.memory != "device")
             return (
-                f"cost '{self.name}' prices no memory of hosts, and table '{shard.table}' has kernel "
-                f"{shard.compute_kernel} on {format_devices(shard.devices)}: 'gpu' and 'roofline' do"
+                f"cost '{self.name}' does not price host memory, but table '{shard.table}' has kernel "
+                f"{shard.compute_kernel} on {format_devices(shard.devices)}: use 'gpu' or 'roofline'"
             )
         if not plan.has_replicas:
             return ""
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
             if not self.row_tiers and plan.kind_of(table, task) == "tiers":
-                rows = "part of its rows is" if shard.num_rows < task.table(table).num_embeddings else "its rows are"
+                rows = "some of its rows are" if shard.num_rows < task.table(table).num_embeddings else "its rows are"
                 size = task.num_devices // len(shard.devices)
                 in_groups = f", as in a plan with group_size={size}" if size > 1 else ""
                 return (
-                    f"table '{table}' is in tiers: {rows} held by {format_devices(shard.devices)}, which 'replay' "
-                    f"alone prices: expected {_PRICED}{in_groups}"
+                    f"table '{table}' is in tiers, which only 'replay' prices: {rows} held by "
+                    f"{format_devices(shard.devices)}, expected {_PRICED}{in_groups}"
                 )
         if not self.replicas:
             shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
             holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
-            return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu', 'fbgemm' on CPUs do"
+            return f"cost '{self.name}' prices no replicas, but {holders}: use 'roofline', 'gpu' or 'fbgemm' on CPUs"
         domain = task.topology.fast_domain_size
         sizes = {plan.group_size or task.num_devices}
         sizes |= {task.num_devices // len(shard.devices) for shard in plan.shards if len(shard.devices) > 1}
         for size in sorted(sizes):
             if size % min(domain, size) or domain % min(domain, size):
-                return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
+                return f"groups of {size} devices neither divide fast domains of {domain} nor are multiples of them"
         return ""
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
@@ -246,8 +246,8 @@ def additive_costs(cost: CostModel, solver: str) -> AdditiveCosts:
     costs = cost.additive()
     if costs is None:
         raise InputError(
-            f"{solver} needs a cost that adds up over shards, and '{cost.name}' does not: plan with 'simulator', "
-            "'roofline' or 'gpu', and measure or score the plan with it"
+            f"{solver} needs an additive cost, and '{cost.name}' is not additive: plan with 'simulator', 'roofline' or "
+            f"'gpu', then score the plan with '{cost.name}'"
         )
     return costs
 
@@ -261,7 +261,7 @@ def make_cost(name: str, **settings: Any) -> CostModel:
 
     Raises:
         UnknownNameError: no such model; the message offers the closest names.
-        InputError: the model does not take these settings, or is no complete `CostModel`.
+        InputError: the model does not take these settings, or is not a complete `CostModel`.
         MissingDependencyError: the model needs an extra that is not installed.
     """
     cls = find_class("cost", GROUP, name)
@@ -270,7 +270,7 @@ def make_cost(name: str, **settings: Any) -> CostModel:
         raise InputError(f"cost '{name}' lacks {', '.join(sorted(cls.__abstractmethods__))}: {remedy}")
     model = construct("cost", name, cls, settings)
     if not isinstance(model, CostModel):
-        raise InputError(f"cost '{name}' is no CostModel: {remedy}")
+        raise InputError(f"cost '{name}' is not a CostModel: {remedy}")
     lacking = [attribute for attribute in ("name", "version", "deterministic") if not hasattr(model, attribute)]
     if lacking:
         raise InputError(f"cost '{name}' lacks {', '.join(lacking)}: {remedy}")

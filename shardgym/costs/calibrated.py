@@ -52,7 +52,7 @@ class CalibratedCost(SummedCost):
     """An analytic cost whose compute and exchanges have the level of a cluster, and whose steps have its fixed part.
 
     Raises:
-        InputError: the calibration is of another cost; or a task has devices that it is not of.
+        InputError: the calibration was made for another cost, or for other devices than a task's.
     """
 
     name = "calibrated"
@@ -64,7 +64,7 @@ class CalibratedCost(SummedCost):
 
     def __init__(self, cost: CostModel, calibration: Calibration) -> None:
         if cost.name != calibration.cost:
-            raise InputError(f"calibration: it is of cost '{calibration.cost}', got cost '{cost.name}'")
+            raise InputError(f"calibration: made for cost '{calibration.cost}', got cost '{cost.name}'")
         self._cost = cost
         self.calibration = calibration
         super().__init__()
@@ -94,7 +94,7 @@ class AdditiveCalibrated(AdditiveCosts):
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a task with other devices is an `InputError`."""
         if task.topology.device != self._levels.device:
-            raise InputError(f"calibration: it is of '{self._levels.device}', the task is for '{task.topology.device}'")
+            raise InputError(f"calibration: made for '{self._levels.device}', the task is for '{task.topology.device}'")
         return self._costs.describe(task, keys)
 
     def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:

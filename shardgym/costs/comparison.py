@@ -117,9 +117,9 @@ def verdict_text(cost: str, error: DifferenceError | None, verdict: Verdict) -> 
     if error is None:
         return f"cannot be judged: the error of '{cost}' for such plans is not known."
     share = error.above if verdict == "above" else error.within
-    like_this = "farther" if verdict == "above" else "less far"
-    right = "" if share is None else f"; of those that it had {like_this} apart, {share:.0%} were in that order"
-    known = f"{math.expm1(error.error):.1%} in the median of {error.pairs} pairs ({error.against})"
+    like_this = "farther apart" if verdict == "above" else "closer"
+    right = "" if share is None else f"; of pairs predicted {like_this}, {share:.0%} were in that order"
+    known = f"a median of {math.expm1(error.error):.1%} over {error.pairs} pairs ({error.against})"
     return f"is {verdict} the error of '{cost}' for such plans, {known}{right}."
 
 

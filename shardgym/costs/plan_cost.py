@@ -39,7 +39,7 @@ def _as_matrix(value: Any) -> Floats:
     if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
         raise ValueError(_EXPECTED)
     if np.isnan(matrix).any() or (matrix < 0).any():
-        raise ValueError("times must be numbers that are not negative")
+        raise ValueError("times must be non-negative numbers")
     matrix.setflags(write=False)
     return matrix
 
@@ -59,7 +59,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"times must be numbers of ordinary size, got {short_repr(value)}") from None
+        raise ValueError(f"times must be numbers that fit a float, got {short_repr(value)}") from None
 
 
 def _as_lists(matrix: Floats) -> list[list[float | None]]:
@@ -102,7 +102,7 @@ class PlanCost(Record):
     def _reason_iff_infinite(self) -> PlanCost:
         finite = bool(np.isfinite(self.per_device).all())
         if finite == (self.reason is not None):
-            raise ValueError("a cost has finite times or a reason why not, and not both")
+            raise ValueError("expected finite times or a reason, but not both")
         return self
 
     def at_pace(self, pace: float) -> PlanCost:

@@ -181,8 +181,8 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
         return ()
     found: list[str] = sorted({group.optimizer for group in task.fused_groups} - {"exact_sgd"})
     if any(group.precision == "fp16" for group in task.fused_groups):
-        found.append("fp16, which a core converts in software: it takes longer than fp32 there, not less")
-    return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)
+        found.append("fp16, which a core converts in software and so takes longer than fp32")
+    return (f"roofline was validated with fp32 and exact_sgd on this device, not with {' or '.join(found)}",)
 
 
 class RooflineCost(SummedCost):
@@ -289,7 +289,7 @@ class AdditiveRoofline(AdditiveCosts):
         bus = device_constants(name).host_bandwidth if given is None else given
         if not bus:
             raise InputError(
-                f"cost 'roofline' knows no bus of '{name}' to the memory of its host: give the topology host_bandwidth"
+                f"cost 'roofline' knows no bandwidth from '{name}' to host memory: set host_bandwidth of the topology"
             )
         return bus
 

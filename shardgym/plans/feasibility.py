@@ -9,8 +9,8 @@ from shardgym.plans.shard import COLUMN_UNIT, Shard, device_memory, format_devic
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask, exact_bytes
 
-#: What helps where devices and hosts have no room for all rows.
-ROOM_ADVICE = "what helps: more memory of devices or hosts"
+#: What to do where devices and hosts have no room for all rows.
+ROOM_ADVICE = "give devices or hosts more memory"
 
 
 def plan_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
@@ -27,15 +27,14 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
     """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     if group_size is not None and task.num_devices % group_size:
-        return [f"groups of {group_size} devices do not divide the {task.num_devices} devices of the task", *problems]
+        return [f"group_size {group_size} does not divide the {task.num_devices} devices of the task", *problems]
     if group_size == 1 < task.num_devices:
         return [
-            "groups of 1 device: each holds all tables by itself, which is data parallel; leave group_size out and put "
-            "tables on all devices",
+            "group_size 1 is data parallel: leave it out, and put every table on all devices",
             *problems,
         ]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
-    known = [shard for shard in shards if shard.table in pieces]  # of unknown tables nothing else can be checked
+    known = [shard for shard in shards if shard.table in pieces]  # nothing else can be checked for unknown tables
     for shard in known:
         pieces[shard.table].append(shard)
         if shard.devices[-1] >= task.num_devices:
@@ -47,8 +46,8 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
             problems += _holder_problems(shard, task.num_devices, group_size)
         if shard.memory != "device" and len(shard.devices) > 1:
             problems.append(
-                f"table '{shard.table}' has rows in the memory of a host (kernel {shard.compute_kernel}) and is held "
-                f"by {format_devices(shard.devices)}: expected one device, or kernel fused, in whose memory copies are"
+                f"table '{shard.table}' is replicated on {format_devices(shard.devices)} in host memory (kernel "
+                f"{shard.compute_kernel}): expected one device, or kernel fused"
             )
         if shard.num_columns % COLUMN_UNIT:
             problems.append(
@@ -66,9 +65,9 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
     group = num_devices if group_size is None else group_size
     one_each = num_devices % copies == 0 and [d // block for d in shard.devices] == list(range(copies))
     if not one_each or group % block:
-        expected = f"one device in each of {num_devices // group} groups of {group}, or of equal parts of them"
+        expected = f"one device in each of {num_devices // group} groups of {group}, or in each equal part of them"
         if group_size is None:
-            expected = "one device, all of them, or, with group_size=, the same place of every group"
+            expected = "one device, all devices, or the same place in every group (group_size=)"
         area = format_area(shard.rows, shard.columns)
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
@@ -83,7 +82,7 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     for table in task.tables:
         if table.embedding_dim % COLUMN_UNIT:
             raise NoFeasiblePlanError(
-                f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
+                f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, as "
                 f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
             )
     needed = {table.name: _least_bytes(task, table) for table in task.tables}
@@ -91,8 +90,8 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     on_hosts = task.topology.num_hosts * task.topology.host_memory_bytes
     if in_host and missing > on_hosts:
         raise NoFeasiblePlanError(
-            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
-            f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
+            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, but all devices have "
+            f"{exact_bytes(task.total_capacity_bytes, '')}{_left_by_step(task)} and all hosts "
             f"{exact_bytes(on_hosts, '')}: {exact_bytes(missing - on_hosts)} too few; {ROOM_ADVICE}"
         )
     if missing > 0 and not in_host:
@@ -101,10 +100,10 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
         roomiest = max(task.capacity_bytes)
         more = f"{-(-missing // roomiest)} more devices, " if roomiest else ""
         raise NoFeasiblePlanError(
-            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
-            f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)}: however tables are cut, at "
-            f"least one of {devices} devices lacks {exact_bytes(-(-missing // devices))}; largest is table '{largest}' "
-            f"with {exact_bytes(needed[largest])}; what helps: {more}more memory per device, or fewer rows{_host(task)}"
+            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, but all devices have "
+            f"{exact_bytes(task.total_capacity_bytes, '')}{_left_by_step(task)}: however tables are cut, one of "
+            f"{devices} devices lacks at least {exact_bytes(-(-missing // devices))}; the largest table is '{largest}' "
+            f"with {exact_bytes(needed[largest])}; use {more}more memory per device, or fewer rows{_host(task)}"
         )
 
 
@@ -119,7 +118,7 @@ def _host(task: ShardingTask) -> str:
     """Say that there is more room in the memory of hosts, where there is."""
     size = task.topology.host_memory_bytes
     known = f"{exact_bytes(size, '')} of each host"
-    return f", or a solver that uses the {known}, as neuroshard_plus with cost gpu or roofline" if size else ""
+    return f", or a solver that uses the {known}, such as neuroshard_plus with cost gpu or roofline" if size else ""
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
@@ -130,7 +129,7 @@ def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
 
 
 def _what_tables_take(task: ShardingTask) -> str:
-    return "the tables take" if task.step_memory is None else "the tables take, in the hottest batch of a step,"
+    return "the tables take" if task.step_memory is None else "in the hottest batch, the tables take"
 
 
 def _left_by_step(task: ShardingTask) -> str:
@@ -138,7 +137,7 @@ def _left_by_step(task: ShardingTask) -> str:
     if task.step_memory is None:
         return ""
     others = task.topology.total_memory_bytes - task.total_capacity_bytes
-    return f" (without {exact_bytes(others, '')} for inputs and outputs of their own samples and what is reserved)"
+    return f" (besides {exact_bytes(others, '')} for their own samples' inputs and outputs and the reserve)"
 
 
 def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:
@@ -155,7 +154,7 @@ def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None
     for shard in shards:
         if shard.rows[1] > num_rows or shard.columns[1] > num_columns:
             area = format_area(shard.rows, shard.columns)
-            return f"table '{table.name}' is {num_rows} x {num_columns}, a shard covers {area}"
+            return f"table '{table.name}' is {num_rows} x {num_columns}, but a shard covers {area}"
         beginning.setdefault(shard.rows[0], []).append(shard)
         free.setdefault(shard.rows[1], []).append(shard.columns)
     for row in sorted(beginning.keys() | free.keys() - {num_rows}):
@@ -186,10 +185,10 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
     last = min([columns[1], *(shard.columns[1] for shard in holding)])
     cell = f"{format_area((row, next_row), (columns[0], last))} of table '{table.name}'"
     if not holding:
-        return f"{cell} are missing: held by no device; add a shard with them"
+        return f"{cell} are missing: no device holds them; add a shard"
     devices = sorted(device for shard in holding for device in shard.devices)
     held = f"held by devices {', '.join(map(str, devices))}"
-    return f"{cell} overlap: {held}; leave them to one of the {len(holding)} shards, which may have several devices"
+    return f"{cell} overlap: {held}; keep them in one of the {len(holding)} shards, which may have several devices"
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
@@ -211,7 +210,7 @@ def _full(what: str, held: Mapping[int, list[tuple[int, str]]], limit: int, fiel
         used = sum(size for size, _ in held[number])
         if used > limit:
             largest = ", ".join(f"'{table}' {size}" for size, table in sorted(held[number], reverse=True)[:3])
-            give = "" if limit else f": the topology has none, give {field} or use kernel fused"
+            give = "" if limit else f": set {field} of the topology, or use kernel fused"
             yield (
                 f"{what} {number} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its "
                 f"{limit}{give}; largest of its {len(held[number])} shards: {largest}"
@@ -240,7 +239,7 @@ def _device_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[st
 
 
 def _in_step(task: ShardingTask, device: int, shards: Sequence[Shard]) -> str:
-    """Say what the room of a device is, and which batch a plan exceeds it in: every one, or the hottest alone."""
+    """Say how much memory a device has, and whether a plan exceeds it in every batch or only in the hottest."""
     assert task.step_memory is not None
     memory = task.topology.memory_bytes[device]
     average = device_memory(task, shards, device, hottest=False).total
@@ -249,9 +248,9 @@ def _in_step(task: ShardingTask, device: int, shards: Sequence[Shard]) -> str:
     figures = (
         f"{sum(of.average for of in lookups):.0f} ids and {exact_bytes(average)} on average, "
         f"{sum(of.hottest for of in lookups):.0f} ids and {exact_bytes(hottest)} in the hottest batch, "
-        f"inputs, outputs of its own samples and {task.step_memory.reserved_on(device)} reserved bytes included"
+        f"including inputs and outputs of its own samples and {task.step_memory.reserved_on(device)} reserved bytes"
     )
-    verdict = "it fits on average, and not in the hottest batch" if average <= memory else "it fits in no batch"
+    verdict = "it fits on average but not in the hottest batch" if average <= memory else "it fits in no batch"
     return f" of {memory}: {verdict} ({figures})"
 
 

@@ -66,18 +66,18 @@ class Migration:
         """Say what moves, over which links, and how long that takes at least."""
         if not self.bytes:
             return "nothing moves"
-        names = {"intra": "inside of fast domains", "inter": "between them", "host": "between hosts and their devices"}
+        names = {"intra": "within fast domains", "inter": "between domains", "host": "between hosts and their devices"}
         parts = [f"{format_bytes(size)} {names[link]}" for link, size in self.bytes_by_link.items() if size]
         return (
             f"{exact_bytes(self.bytes)} move: {', '.join(parts)}; at least {self.transfer_ms(topology):.1f} ms on "
-            "links that do nothing else"
+            "idle links"
         )
 
 
 def rebound(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
     """Return a plan for another task, as for the same tables with other statistics.
 
-    `validate` of what is returned says whether it is one.
+    Call `validate` on the result to check that it is feasible.
     """
     check_instance("plan", plan, ShardingPlan)
     check_instance("task", task, ShardingTask)
@@ -93,7 +93,7 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
         new: to come.
 
     Raises:
-        InputError: a plan holds a table or a device that the task has not, or the old plan lacks a part.
+        InputError: a plan names a table or device that the task lacks, or the old plan lacks a part.
     """
     for plan in (old, new):
         _check_known(task, plan)
@@ -131,8 +131,8 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
                 moves.append(Move(shard.table, rows, columns, source, destination, size, link))
         if area < shard.num_rows * shard.num_columns:
             raise InputError(
-                f"the old plan lacks a part of table '{shard.table:.60}', rows {list(shard.rows)} and columns "
-                f"{list(shard.columns)}: expected one that holds all tables"
+                f"the old plan lacks part of rows {list(shard.rows)}, columns {list(shard.columns)} of table "
+                f"'{shard.table:.60}': expected a plan that covers all tables"
             )
     return Migration(tuple(moves), totals)
 
@@ -148,7 +148,7 @@ def _nearest(holders: Sequence[int], device: int, domain: int, sent: Ints) -> in
 def _check_known(task: ShardingTask, plan: ShardingPlan) -> None:
     for shard in plan.shards:
         if not task.has_table(shard.table):
-            raise InputError(f"'{shard.table:.60}' is no table of the task: expected plans for its tables")
+            raise InputError(f"table '{shard.table:.60}' is not in the task: expected plans for its tables")
         if shard.devices[-1] >= task.num_devices:
             raise InputError(
                 f"table '{shard.table:.60}' is on device {shard.devices[-1]}, the task has {task.num_devices} devices: "

@@ -70,18 +70,18 @@ class ShardingPlan(Record):
             devices: one device per table in the task's order, or a mapping from table name to device.
 
         Raises:
-            InputError: not exactly one device per table, or something else than a task and devices.
+            InputError: not exactly one device per table, or arguments of other types.
         """
         check_instance("task", task, ShardingTask)
         names = [table.name for table in task.tables]
         devices = devices if isinstance(devices, Mapping) else list(devices)
         device_of = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
         known = set(names)
-        wrong = [f"'{name}' is no table of the task" for name in device_of if name not in known]
+        wrong = [f"table '{name}' is not in the task" for name in device_of if name not in known]
         wrong += [f"table '{name}' has no device" for name in names if name not in device_of]
         if wrong or len(devices) != len(names):
             why = f": {wrong[0]}" if isinstance(devices, Mapping) else ""
-            remedy = "; for part of the tables, price a task of those tables" if len(devices) < len(names) else ""
+            remedy = "; to price part of the tables, make a task of them" if len(devices) < len(names) else ""
             raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}{remedy}")
         return cls.of(task, (Shard.whole(table, device_of[table.name]) for table in task.tables))
 
@@ -200,7 +200,7 @@ class ShardingPlan(Record):
         """Check that the plan covers the task exactly and fits.
 
         Raises:
-            InputError: the plan was made for another task, or `task` is none.
+            InputError: the plan was made for another task, or `task` is not a task.
             InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, holders in some groups
                 only, a width that FBGEMM cannot fuse, or a device or host whose memory overflows; `problems` lists all.
         """
@@ -208,7 +208,7 @@ class ShardingPlan(Record):
         if self.task_hash != task.digest:
             raise InputError(
                 f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made "
-                "for, or rebound(plan, task) of shardgym.plans.migration where tables and devices are the same"
+                "for, or shardgym.plans.migration.rebound(plan, task) if tables and devices are the same"
             )
         problems = plan_problems(task, self.shards, self.group_size)
         if problems:

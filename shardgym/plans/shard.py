@@ -81,7 +81,7 @@ class Shard(Record):
     def _cache_has_a_size(self) -> Shard:
         if (self.compute_kernel == "fused_uvm_caching") != (self.cache_load_factor > 0):
             raise ValueError(
-                "expected a cache_load_factor above 0 with compute_kernel 'fused_uvm_caching' alone, "
+                "expected cache_load_factor > 0 if and only if compute_kernel is 'fused_uvm_caching', "
                 f"got {self.cache_load_factor} with '{self.compute_kernel}'"
             )
         return self

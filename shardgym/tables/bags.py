@@ -28,21 +28,21 @@ class Bags(NamedTuple):
 
 
 def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
-    """Refuse ids that are not those of a batch of a table of this name and number of rows.
+    """Raise `InputError` for ids that are not a batch of a table with this name and number of rows.
 
     Kernels run without bounds checks.
     """
     indices, lengths = bags
     where = f"ids of table '{name}'"
     if len(lengths) != batch_size:
-        raise InputError(f"{where}: there are {len(lengths)} samples, expected the {batch_size} of a batch")
+        raise InputError(f"{where}: got {len(lengths)} samples, expected a batch of {batch_size}")
     if len(lengths) and int(lengths.min()) < 0:
-        raise InputError(f"{where}: a bag has {lengths.min()} ids, expected none or more")
+        raise InputError(f"{where}: a bag has {lengths.min()} ids, expected 0 or more")
     if int(lengths.sum()) != len(indices):
-        raise InputError(f"{where}: bags hold {lengths.sum()} ids, there are {len(indices)}; expected as many")
+        raise InputError(f"{where}: lengths sum to {lengths.sum()}, but there are {len(indices)} ids")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
         wrong = indices.min() if indices.min() < 0 else indices.max()
-        raise InputError(f"{where}: id {wrong} is none of its rows, expected 0 to {rows - 1}")
+        raise InputError(f"{where}: id {wrong} is out of range, expected 0 to {rows - 1}")
 
 
 class ReuseCounts:

@@ -40,7 +40,7 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
         batch_size: samples of a batch.
         seed: of the draw.
         batch: its number.
-        placed: whether popularity ranks become rows. For who counts how often rows are drawn, that makes no difference.
+        placed: whether popularity ranks become rows. It makes no difference to how often rows are drawn.
 
     Raises:
         InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
@@ -74,20 +74,20 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
     return Bags(drawn[runs], lengths)
 
 
-#: By how much a recorded stream may differ from what its table says of it: numbers in tables are rounded.
+#: By how much a recorded stream may differ from the statistics of its table, which are rounded.
 _ROUNDED = 1e-3
 
 
 @functools.lru_cache(maxsize=1024)  # counting the ids of a recording takes longer than using them
 def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedIds) -> None:
-    """Refuse a recording that is not what a table says of its accesses."""
+    """Raise `InputError` for a recording that contradicts what a table says of its accesses."""
     where = f"ids of table '{name}'"
     whole = recorded_bags(ids)
     check_bags(name, rows, whole, ids.samples)
     pooling = len(whole.indices) / ids.samples
     if abs(pooling - pooling_factor) > _ROUNDED * max(pooling, 1.0):
         raise InputError(
-            f"{where}: '{ids.file}' has {pooling:.6g} per sample, expected its pooling_factor of {pooling_factor:.6g}"
+            f"{where}: '{ids.file}' has {pooling:.6g} ids per sample, expected pooling_factor {pooling_factor:.6g}"
         )
     if ids.range_shares is None or ids.range_distinct is None:
         return
@@ -103,7 +103,7 @@ def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedI
         at = int(off.argmax())
         if off[at] > _ROUNDED:
             raise InputError(
-                f"{where}: {field} says {told[at]:.4g} of range {at}, '{ids.file}' has {counted[at]:.4g}: load it again"
+                f"{where}: {field}[{at}] is {told[at]:.4g}, but {counted[at]:.4g} in '{ids.file}': load the table again"
             )
 
 

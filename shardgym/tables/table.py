@@ -77,7 +77,7 @@ class ZipfIds(Record):
     def _blocks_have_a_size(self) -> ZipfIds:
         if (self.row_order == "blocks") != (self.block_rows is not None):
             given = "no block_rows" if self.block_rows is None else f"block_rows={self.block_rows}"
-            raise ValueError(f"expected block_rows with row_order='blocks' alone, got {given} with {self.row_order!r}")
+            raise ValueError(f"expected block_rows only with row_order='blocks', got {given} with {self.row_order!r}")
         return self
 
 
@@ -104,7 +104,7 @@ class RangeIds(Record):
     @classmethod
     def _is_distribution(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not any(value):
-            raise ValueError("shares must sum to 1, they are all 0")
+            raise ValueError("shares must sum to 1, but all are 0")
         return _checked_shares(value, "shares")
 
 
@@ -154,7 +154,7 @@ class RecordedIds(Record):
         counts = [0 if shares is None else len(shares) for shares in (self.range_shares, self.range_distinct)]
         if counts[0] != counts[1]:
             raise ValueError(
-                f"expected range_shares and range_distinct of the same ranges, got {counts[0]} and {counts[1]} of them"
+                f"expected range_shares and range_distinct of equal length, got {counts[0]} and {counts[1]}"
             )
         return self
 
@@ -163,7 +163,7 @@ def _checked_shares(value: tuple[float, ...], what: str) -> tuple[float, ...]:
     """Return shares that sum to 1 or are all 0; raises `ValueError` for others."""
     total = math.fsum(value)
     if total != 0 and abs(total - 1) > 1e-3:
-        raise ValueError(f"{what} must sum to 1 (or all be 0), they sum to {total:.6g}")
+        raise ValueError(f"{what} must sum to 1 (or all be 0), but sum to {total:.6g}")
     return value
 
 
@@ -223,15 +223,15 @@ class EmbeddingTable(Record):
             needed, what = ids.block_rows or 1, f"blocks of {ids.block_rows} rows"
         else:
             shares = ids.shares if isinstance(ids, RangeIds) else getattr(ids, "range_shares", None)
-            needed, what = len(shares or ()), f"shares of {len(shares or ())} ranges of rows"
+            needed, what = len(shares or ()), f"the {len(shares or ())} ranges"
         if needed > self.num_embeddings:
-            raise ValueError(f"table '{self.name}' has {self.num_embeddings} rows, and its ids {what}: expected fewer")
+            raise ValueError(f"table '{self.name}' has {self.num_embeddings} rows, too few for {what} of its ids")
         return self
 
     @model_validator(mode="after")
     def _weights_are_pooled(self) -> EmbeddingTable:
         if self.weighted and not self.is_pooled:
-            raise ValueError(f"table '{self.name}' is weighted and not pooled: weights are of rows that are added up")
+            raise ValueError(f"table '{self.name}' is weighted but unpooled: weights apply to pooled rows only")
         return self
 
     @property

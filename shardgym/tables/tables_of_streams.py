@@ -85,7 +85,7 @@ def pool_of_stream(
     """
     batch_size = stream.batch_size if batch_size is None else batch_size
     if batch_size is None:
-        raise InputError(f"{stream.name}: says no batch size, expected one: the samples of a step over all devices")
+        raise InputError(f"{stream.name}: has no batch size: pass batch_size, the samples of a step over all devices")
     return pool_of_statistics(stream, stream.statistics(batch_size, checksum=not fit), embedding_dim, fit)
 
 
@@ -98,7 +98,7 @@ def pool_of_statistics(
     tables = []
     for feature, found in statistics.items():
         if feature not in widths:
-            raise InputError(f"embedding_dim: has no width for feature '{feature}', expected one for each")
+            raise InputError(f"embedding_dim: no width for feature '{feature}', expected one per feature")
         fields = {
             "name": feature,
             "num_embeddings": found.rows,
@@ -117,11 +117,11 @@ def pool_of_statistics(
 def _recorded_ids(stream: IdStream, feature: str, found: FeatureStatistics) -> IdDistribution:
     """Return ids that are read again where a table is measured."""
     if not isinstance(stream, RecordedStream):
-        raise InputError(f"{stream.name}: are in no file, expected fit=True")
+        raise InputError(f"{stream.name}: not in a file, expected fit=True")
     if found.ids > MOST_RECORDED_IDS:
         raise InputError(
-            f"{stream.name}: feature '{feature}' has {found.ids} ids, expected at most {MOST_RECORDED_IDS} to measure "
-            "with: take fewer samples, or let ids be drawn from a fitted law (fit=True, --fit)"
+            f"{stream.name}: feature '{feature}' has {found.ids} ids, more than the limit of {MOST_RECORDED_IDS}: use "
+            "fewer samples, or a fitted distribution (fit=True, --fit)"
         )
     ranges = found.ranges
     return RecordedIds(

@@ -94,7 +94,7 @@ class Topology(Record):
         if self.fast_domain_size % self.devices_per_host:
             raise ValueError(
                 f"host_size {self.host_size} does not divide the fast domain of {self.fast_domain_size} devices: "
-                "expected a domain of one host or of several whole ones"
+                "expected a domain of one or more whole hosts"
             )
         return self
 
@@ -123,7 +123,7 @@ class Topology(Record):
         return device // self.devices_per_host
 
     def roomy(self, num_devices: int | None = None) -> Topology:
-        """Return devices like these on which all tables fit, to price what is no feasible plan.
+        """Return devices like these on which all tables fit, to price infeasible plans.
 
         Args:
             num_devices: so many of them, all in one fast domain; the same devices when None.
@@ -148,7 +148,7 @@ class Topology(Record):
             memory_bytes: overrides the preset's memory per device.
 
         Raises:
-            UnknownNameError: no such preset; the closest are named.
+            UnknownNameError: no such preset; the message offers the closest.
             InputError: no device, or more than `MAX_DEVICES`.
         """
         num_devices = check_int("num_devices", num_devices, 1)

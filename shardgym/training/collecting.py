@@ -107,8 +107,8 @@ def collect(
         progress: show progress on standard error.
 
     Raises:
-        InputError: steps are wanted of CUDA, `repeated` is no share, the folder is in use, damaged or about something
-            else, or nothing can be drawn like a suite of the space.
+        InputError: steps are wanted on CUDA, `repeated` is not a share, the folder is in use, damaged or of another
+            run, or a suite of the space cannot be sampled.
         MissingDependencyError: FBGEMM or pyarrow are not installed.
         MeasurementError: no process can be started.
     """
@@ -123,10 +123,10 @@ def collect(
     if device == "cpu":
         known = tuple(name for name in space.optimizer if name in CPU_OPTIMIZERS)
         left_out = ", ".join(sorted({*space.optimizer} - {*known}))
-        notices += [f"{left_out} was left out: FBGEMM has no kernel of it for the CPU"] if left_out else []
+        notices += [f"{left_out} was left out: FBGEMM has no CPU kernel for it"] if left_out else []
         space = dataclasses.replace(space, optimizer=known)
         steps = STEPS if steps is None else steps
-    # What is missing is said before hours of measuring, not after.
+    # Fail before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
     most = RANKS_PER_CORE * len(usable_cores())
@@ -141,7 +141,7 @@ def collect(
         info = DataInfo(measuring.hardware, versions(), settings, utc_now())
         log = _Log(Path(out), info)
         if log.dropped:
-            notices.append("a line that a kill had cut off was dropped, its sample was measured again")
+            notices.append("a line cut off by a kill was dropped, and its sample measured again")
         missing = [sample for sample in wanted if str(sample) not in log.rows]
         bar = progress_bar(shown=progress, total=len(wanted), initial=len(wanted) - len(missing), unit="sample")
         stack.enter_context(bar)
@@ -177,10 +177,10 @@ class _Log:
             ):  # fmt: skip
                 if before != now:
                     raise InputError(
-                        f"{folder} holds measurements of {what} {before!r}, this run has {now!r}: give another folder"
+                        f"{folder} holds measurements of {what} {before!r}, this run has {now!r}: use another folder"
                     )
         elif others := sorted(p.name for p in folder.iterdir() if p.suffix in (".jsonl", ".parquet")):
-            raise InputError(f"{folder} holds {others[0]} but no {INFO}: give an empty folder")
+            raise InputError(f"{folder} holds {others[0]} but no {INFO}: use an empty folder")
         else:
             write_whole(path, info.to_json(indent=2) + "\n")
         self._folder = folder
@@ -386,7 +386,7 @@ class Summary:
                 found[-1] += f"; repeats: CV {noise['cv']:.1%}, MAPE {noise['mape']:.1%} over {noise['pairs']} pairs"
         found += [f"failed: {name}: {reason}" for name, reason in list(self.failed.items())[:3]]
         if self.failed:
-            found.append(f"{len(self.failed)} samples failed; the same command tries them again")
+            found.append(f"{len(self.failed)} samples failed; run the same command to retry them")
         if self.missing:
-            found.append(f"{self.missing} samples are missing; the same command continues")
+            found.append(f"{self.missing} samples are missing; run the same command to resume")
         return [*found, *self.notices, *(f"{what}: {path}" for what, path in self.files.items())]

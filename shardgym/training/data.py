@@ -77,7 +77,7 @@ def load_data(*folders: Path) -> DataSet:
     infos = {path: read_file(path, kind)[0] for kind, path in files}
     main = {infos[path].hardware for kind, path in files if kind == files[-1][0]}
     if len(main) > 1:
-        raise InputError(f"{folders[0]}: files of several machines ({', '.join(sorted(main))}), expected one")
+        raise InputError(f"{folders[0]}: files come from several machines ({', '.join(sorted(main))}), expected one")
     compute = read_compute(*folders)
     steps = read_steps(*folders)
     names = {path: collection_name(path, folders) for path in infos}

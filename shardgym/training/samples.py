@@ -118,7 +118,7 @@ def read_file(path: Path, kind: Kind) -> tuple[DataInfo, Any]:
         info = (table.schema.metadata or {})[_METADATA_KEY]
         table = table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise InputError(f"{path}: not a whole file of {kind} samples ({one_line(error)})") from None
+        raise InputError(f"{path}: not a complete file of {kind} samples ({one_line(error)})") from None
     return DataInfo.from_json(info, source=f"{path}: metadata"), table
 
 

@@ -104,7 +104,7 @@ class Space(Record):
         for name in ("batch", "width", "pooling", "rows", "shards"):
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name}: expected the smaller end first, got {low}:{high}")
+                raise ValueError(f"{name}: expected low <= high, got {low}:{high}")
         if self.width[0] % UNIT or self.width[1] % UNIT:
             raise ValueError(f"width: expected multiples of 4, got {self.width[0]}:{self.width[1]}")
         if any(end & (end - 1) for end in self.batch):
@@ -141,7 +141,7 @@ def draw_shard_set(space: Space, seed: int, role: Role, number: int) -> ShardSet
         if found is not None:
             return found
     raise InputError(
-        f"no sample keeps to the limits of this space ({space.to_json()}): allow more memory, or smaller batches, "
+        f"no sample fits the limits of this space ({space.to_json()}): allow more memory, or smaller batches, "
         "rows, pooling factors or widths"
     )
 
@@ -314,7 +314,7 @@ def _source(suite: str, for_tests: bool) -> DrawnSource | MixedSource:
     if isinstance(source, MixedSource):
         return source.redrawn(half, _TIMES)
     if not isinstance(source, DrawnSource):
-        raise InputError(f"suite '{suite}' is not drawn from pools, so nothing can be drawn like it: name another")
+        raise InputError(f"suite '{suite}' is not drawn from pools, so it cannot be sampled: name another")
     return source.redrawn(source.spec.pool, half, _PER_GROUP)
 
 

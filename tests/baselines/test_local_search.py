@@ -113,5 +113,5 @@ def test_the_default_number_of_queries():
         return Queries(queries, SearchRun(task, cost, 0, Budget(seconds), Incumbent(task, cost, None))).limit
 
     assert (limit(None, None), limit(None, 1.0), limit(7, 1.0)) == (50 * 8, math.inf, 7)
-    with pytest.raises(InputError, match="queries 0 is not a whole number from 1 on"):
+    with pytest.raises(InputError, match="queries: expected an integer >= 1, got 0"):
         RandomSearch(queries=0)

@@ -115,5 +115,5 @@ def test_no_plan_of_suites_is_infeasible_and_halvings_are_limited(solver, name):
 
 @pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns(), LookaheadAny()])
 def test_costs_of_whole_plans_are_refused(solver):
-    with pytest.raises(InputError, match=f"{solver.name} needs a cost that adds up over shards"):
+    with pytest.raises(InputError, match=f"{solver.name} needs an additive cost"):
         solver.solve(task_of(VARIED), CountingRoofline())

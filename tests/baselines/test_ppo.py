@@ -121,9 +121,9 @@ def test_the_policy_acts_by_the_scores_of_the_network(network):
 
 
 def test_a_cost_that_scores_whole_plans_only_is_refused(network, two_devices):
-    with pytest.raises(InputError, match=r"^a policy over devices needs a cost that adds up over shards"):
+    with pytest.raises(InputError, match=r"^a policy over devices needs an additive cost"):
         Ppo().place(network, two_devices[0], WholePlans(), 0)
-    with pytest.raises(InputError, match=r"^ppo needs a cost that adds up over shards, and 'roofline' does not"):
+    with pytest.raises(InputError, match=r"^ppo needs an additive cost, and 'roofline' is not additive"):
         Ppo().check_ready(WholePlans())
 
 

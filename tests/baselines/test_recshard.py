@@ -73,7 +73,7 @@ def test_hosts_have_a_limit_too():
     tight = task_of(tables, fill=3.0, host_share=0.75)
     plan = RecShard().solve(tight, COST)
     plan.validate(tight)
-    with pytest.raises(NoFeasiblePlanError, match=r"and the hosts \d+.*too few"):
+    with pytest.raises(NoFeasiblePlanError, match=r"and all hosts \d+.*too few"):
         RecShard().solve(task_of(tables, fill=3.0, host_share=0.5), COST)
 
 

@@ -50,7 +50,7 @@ def test_a_diff_says_whether_the_costs_error_is_smaller(here, output_of):
 
 
 def test_a_diff_says_what_moves(output_of):
-    assert "from A to B: 6400 bytes move: 6.2 KiB inside of fast domains; at least " in output_of(DIFF).out
+    assert "from A to B: 6400 bytes move: 6.2 KiB within fast domains; at least " in output_of(DIFF).out
     page = json.loads(output_of([*DIFF[:4], "a.json", "--json"]).out)
     assert (page["moved_bytes"], page["transfer_ms"]) == ({"intra": 0, "inter": 0, "host": 0}, 0.0)
     assert len(json.loads(output_of([*DIFF, "--json"]).out)["changes"]) == 40

@@ -49,7 +49,7 @@ BAD = [
     ("plan.json", TASK.to_json(), "schema: Input should be 'shardgym.plan/2', got 'shardgym.task/1'"),
     ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is not a table of the task"),
     ("plan.json", '{"t0": 0, "t1": 0}', r"table 't2' has no device \(2 of the task are missing\)"),
-    ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': Shard: devices.0: expected a whole number, got '1'"),
+    ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': Shard: devices.0: expected an integer, got '1'"),
     ("plan.csv", "", "expected the columns table,devices or table,devices,first_row"),
     ("plan.csv", "t0,0\nt1,0\n", "expected the columns table,devices or .*, got t0,0"),
     ("plan.csv", "table,devices,first_row\nt0,0,0\n", "line 2: expected all of first_row,end_row"),

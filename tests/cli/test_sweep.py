@@ -34,7 +34,7 @@ def test_a_machine_that_is_too_small_is_an_outcome(output_of):
     out = output_of([*SMALL, *memory]).out
     assert out.startswith("GPU      devices    batch    embeddings    left on the fullest  bound by")
     assert "2 x h100: the tables take 320000 bytes" in out
-    assert "note: gpu was held against published kernels of v100, a100, h100: of b200 there were none" in out
+    assert "note: gpu was validated against published kernels of v100, a100, h100, not of b200" in out
     assert out.endswith("records: out/records.jsonl\n")
     assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *memory, "--out", "other"]) == 1
 

@@ -54,9 +54,9 @@ def test_levels_of_one_change_nothing_and_searches_find_the_same(name, preset):
 
 def test_a_calibration_is_of_a_cost_and_of_devices(tmp_path):
     task, plans = task_and_plans(Topology.preset("dgx-a100", 4))
-    with pytest.raises(InputError, match="calibration: it is of cost 'roofline', got cost 'gpu'"):
+    with pytest.raises(InputError, match="calibration: made for cost 'roofline', got cost 'gpu'"):
         CalibratedCost(make_cost("gpu"), LEVELS)
-    with pytest.raises(InputError, match="calibration: it is of 'cpu-core', the task is for 'a100'"):
+    with pytest.raises(InputError, match="calibration: made for 'cpu-core', the task is for 'a100'"):
         CalibratedCost(make_cost("roofline"), LEVELS).evaluate(task, plans)
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"calibration": LEVELS.to_dict()}))

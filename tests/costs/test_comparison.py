@@ -45,15 +45,15 @@ def cost(ms, noise=0.0, **fields):
     [
         (100, 94, "above", "6.4%", "farther apart, 90%"),
         (94, 100, "above", "6.4%", "farther apart, 90%"),
-        (96, 100, "within", "4.2%", "less far apart, 50%"),
+        (96, 100, "within", "4.2%", "closer, 50%"),
     ],
 )
 def test_a_difference_is_above_the_error_or_within(first, second, verdict, size, right):
     found = compare(TASK, (WHOLE, CUT), (cost(first), cost(second)))
     assert found.verdict == verdict
     assert found.sentence() == (
-        f"The difference of {size} is {verdict} the error of 'toy' for such plans, 5.0% in the median of 40 pairs (toy "
-        f"steps); of those that it had {right} were in that order."
+        f"The difference of {size} is {verdict} the error of 'toy' for such plans, a median of 5.0% over 40 pairs (toy "
+        f"steps); of pairs predicted {right} were in that order."
     )
     assert found.change == pytest.approx(second / first - 1)
     assert found.to_dict()["limit"] == pytest.approx(0.05)
@@ -64,7 +64,7 @@ def test_a_difference_is_above_the_error_or_within(first, second, verdict, size,
 def test_plans_with_rows_or_copies_have_an_error_of_their_own(plan, order):
     found = compare(TASK, (WHOLE, plan)[::order], (cost(100), cost(90)))
     assert (found.verdict, found.error.cuts) == ("within", "rows")
-    assert found.sentence().endswith("for such plans, 20.0% in the median of 10 pairs (toy steps).")
+    assert found.sentence().endswith("for such plans, a median of 20.0% over 10 pairs (toy steps).")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_replicas_in_groups_and_tiers_are_refused_with_the_reason(cost):
     grouped = ShardingPlan.of(DOMAINS, [Shard.whole(A, 0, 2), *rest], group_size=2)
     tiers = ShardingPlan.of(DOMAINS, [Shard.whole(A, 0, 2), *rest])
     reasons = [found.reason for found in cost.evaluate(DOMAINS, [grouped, tiers])]
-    assert "runs no groups of 2D parallelism, and the plan has groups of 2 devices" in reasons[0]
+    assert "does not support 2D parallelism, but the plan has group_size 2:" in reasons[0]
     assert reasons[1].startswith("table 'a' is in tiers")
 
 
@@ -118,7 +118,7 @@ def test_links_that_no_process_can_have_are_not_measured():
     with make_cost("fbgemm", comm="measured") as strict, pytest.raises(InputError, match="links of 4e"):
         strict.evaluate(TASK, [APART])
     slow = Topology(num_devices=4, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e8, inter_bandwidth=5e6)
-    assert why_not_measured(slow).startswith("links of 5e+06 bytes/s")
+    assert why_not_measured(slow).startswith("the task has links of 5e+06 bytes/s")
 
 
 @pytest.mark.measured
@@ -263,14 +263,14 @@ def test_with_fewer_gpus_kernels_are_timed_alone_and_exchanges_modelled(cuda_cos
         assert not cost.per_device[:, 0].any()  # no ids are exchanged
         assert cost.per_device[:, [1, 4]].tolist() == [[1, 1], [1, 1], [0, 0]]
     assert not cuda_cost.replicas  # so environments do not offer them
-    assert refused.reason.startswith("cost 'fbgemm' prices no replicas, and table 'a' is held by devices 0, 1, 2: ")
+    assert refused.reason.startswith("cost 'fbgemm' prices no replicas, but table 'a' is held by devices 0, 1, 2: ")
 
 
 def test_with_as_many_gpus_as_devices_they_take_complete_steps(cuda_cost):
     (found,) = cuda_cost.evaluate(TASK, [APART])
     assert found.communication == "measured"
     assert found.per_device.tolist() == [[5, 1, 7, 7, 2]] * 2
-    assert found.notes[0] == "complete steps between this machine's GPUs: the links of the task play no part"
+    assert found.notes[0] == "complete steps on this machine's GPUs: the task's links are not used"
 
 
 @pytest.mark.measured

@@ -116,7 +116,7 @@ def test_a_job_that_lacks_memory_gets_that_of_kept_ids(backend, monkeypatch):
     room = iter([0, 10**9, 0, 0])
     monkeypatch.setattr(kernels, "available_bytes", lambda: next(room))
     assert measure(job).times.shape == (1, 2)
-    with pytest.raises(JobError, match=r"measuring needs \d+ bytes of memory, 0 bytes are available"):
+    with pytest.raises(JobError, match=r"measuring needs \d+ bytes of memory, but 0 bytes are available"):
         measure(job)
 
 

@@ -40,7 +40,7 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
 def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypatch):
     monkeypatch.setattr("shardgym.tables.ids.recorded_bags", lambda *_: Bags(np.array([50]), np.array([1])))
     recorded = dataclasses.replace(B, ids=RecordedIds("x.pt", "t000", 1, 1, "0" * 64))
-    with pytest.raises(InputError, match=r"table 'b': id 50 is none of its rows, expected 0 to 49"):
+    with pytest.raises(InputError, match=r"table 'b': id 50 is out of range, expected 0 to 49"):
         RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(recorded, (0, 50), 16), batch_size=1), 0)
 
 

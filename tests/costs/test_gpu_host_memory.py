@@ -166,5 +166,5 @@ def test_roofline_counts_the_same_bytes_at_the_bandwidth_of_the_bus():
     slow = task_of(topology=dataclasses.replace(TOPOLOGY, host_bandwidth=1e9))
     assert times(slow, kernel="fused_uvm")[0] > 20 * times(task, kernel="fused_uvm")[0]
     core = task_of(topology=dataclasses.replace(TOPOLOGY, device="cpu-core"))
-    with pytest.raises(InputError, match=r"knows no bus of 'cpu-core'.*give the topology host_bandwidth"):
+    with pytest.raises(InputError, match=r"knows no bandwidth from 'cpu-core'.*set host_bandwidth of the topology"):
         times(core, kernel="fused_uvm")

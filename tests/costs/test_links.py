@@ -214,9 +214,9 @@ def test_a_group_works_as_a_task_of_its_own_and_then_exchanges_weights(cost):
 @pytest.mark.parametrize(
     ("cost", "holders", "group_size", "message"),
     [
-        ("simulator", (0, 1, 2, 3), None, "cost 'simulator' prices no replicas, and table 'big' is held by"),
-        ("roofline", (0, 2), None, "table 'big' is in tiers: its rows are held by devices 0, "),
-        ("roofline", (0, 3), 2, "table 'big' is in tiers: its rows are held by devices 0, "),
+        ("simulator", (0, 1, 2, 3), None, "cost 'simulator' prices no replicas, but table 'big' is held by"),
+        ("roofline", (0, 2), None, "'big' is in tiers, which only 'replay' prices: its rows are held by devices 0, "),
+        ("roofline", (0, 3), 2, "'big' is in tiers, which only 'replay' prices: its rows are held by devices 0, "),
     ],
 )
 def test_what_a_cost_does_not_know_has_no_price(cost, holders, group_size, message):
@@ -231,4 +231,4 @@ def test_what_a_cost_does_not_know_has_no_price(cost, holders, group_size, messa
 def test_groups_across_domains_have_no_price():
     task = task_on(dataclasses.replace(FOUR, num_devices=6, memory_bytes=(2**30,) * 6, fast_domain_size=2))
     found = cost_of("roofline", task, [Shard.whole(table, 0, 3) for table in task.tables], 3)
-    assert found.reason == "groups of 3 devices are neither parts nor multiples of fast domains of 2"
+    assert found.reason == "groups of 3 devices neither divide fast domains of 2 nor are multiples of them"

@@ -233,9 +233,9 @@ def test_several_batches_are_averaged():
 def test_other_costs_say_who_prices_tiers():
     task = sequences("sum")
     [answer] = make_cost("roofline").evaluate(task, [tiers(task, np.random.default_rng(0))])
-    assert "tiers: part of its rows is held by devices 0, 1, 2, 3, 4, 5, 6, 7, which 'replay' alone" in answer.reason
+    assert "only 'replay' prices: some of its rows are held by devices 0, 1, 2, 3, 4, 5, 6, 7," in answer.reason
     assert answer.reason.endswith(
-        ": expected all rows of a table on one device each, on all, or on the same place of every group"
+        ", expected all rows of a table on one device each, on all devices, or on the same place in every group"
     )
 
 
@@ -244,7 +244,7 @@ def test_groups_that_cut_domains_have_no_price():
         sequences(), topology=dataclasses.replace(NODES, num_devices=6, memory_bytes=(2**30,) * 6)
     )
     plan = ShardingPlan.of(task, [Shard.whole(t, 0, 3) for t in task.tables])
-    with pytest.raises(InputError, match="groups of 3 devices are neither parts nor"):
+    with pytest.raises(InputError, match="groups of 3 devices neither divide"):
         make_cost("replay").traffic(task, plan)
 
 

@@ -174,8 +174,8 @@ def test_distinct_rows_come_from_the_histogram_where_there_is_one_and_never_exce
     ("device", "options", "noted"),
     [
         ("cpu-core", {}, ""),
-        ("cpu-core", {"precision": "fp16"}, "not against fp16, which a core converts in software"),
-        ("cpu-core", {"optimizer": "adam"}, "not against adam"),
+        ("cpu-core", {"precision": "fp16"}, "not with fp16, which a core converts in software"),
+        ("cpu-core", {"optimizer": "adam"}, "not with adam"),
         ("h100", {"precision": "fp16"}, ""),
     ],
 )

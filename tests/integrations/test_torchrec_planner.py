@@ -150,7 +150,7 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog):
 def test_wrong_arguments_are_refused_when_the_planner_is_made():
     with pytest.raises(InputError, match="unknown solver"):
         planner("nonsense")
-    with pytest.raises(InputError, match="seed -1"):
+    with pytest.raises(InputError, match="seed: expected an integer >= 0, got -1"):
         planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
         ShardGymPlanner(topology(), 0)
@@ -229,5 +229,5 @@ def test_a_planner_counts_at_the_level_of_a_cluster(tmp_path):
     usual, calibrated = found
     assert (usual.cost, calibrated.cost) == ("gpu", "calibrated")
     assert calibrated.total_ms == pytest.approx(2 * usual.total_ms + 7)
-    with pytest.raises(InputError, match="calibration: it is of cost 'gpu', got cost 'roofline'"):
+    with pytest.raises(InputError, match="calibration: made for cost 'gpu', got cost 'roofline'"):
         ShardGymPlanner(topology(), 16, settings=PlannerSettings("lpt", calibration=path)).plan(Toy())

@@ -166,7 +166,7 @@ def test_what_devices_carry_is_taken_off_their_memory():
     assert both.reserved_bytes == (1024, 1024)
     with pytest.raises(InputError, match="carried_bytes: expected one number, or one for each of 2 devices, got 3"):
         import_model(Toy(), topology(), 64, carried_bytes=[1, 2, 3])
-    with pytest.raises(InputError, match="carried_bytes -1"):
+    with pytest.raises(InputError, match="carried_bytes: expected an integer >= 0, got -1"):
         import_model(Toy(), topology(), 64, carried_bytes=-1)
 
 

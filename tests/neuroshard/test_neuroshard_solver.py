@@ -85,7 +85,7 @@ def test_packing_goes_back_where_largest_first_fails():
 @pytest.mark.parametrize(
     ("widths", "units", "message"),
     [
-        ([16, 4], [2, 2], f"take {5 * UNIT} bytes, the devices have {4 * UNIT} together"),
+        ([16, 4], [2, 2], f"take {5 * UNIT} bytes, but all devices have {4 * UNIT}:"),
         ([12], [2, 2], f"'t0', has {3 * UNIT} bytes, the largest device {2 * UNIT}"),
         ([6], [4, 4], "table 't0' has 6 columns"),
     ],

@@ -80,10 +80,10 @@ def test_plans_for_other_statistics_are_compared():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ((B,), (a(0), B), "the old plan lacks a part of table 'a', rows"),
-        ((a(0, rows=(0, 99)), B), (a(1), B), "the old plan lacks a part of table 'a'"),
+        ((B,), (a(0), B), r"the old plan lacks part of rows \[.*\], columns \[.*\] of table 'a'"),
+        ((a(0, rows=(0, 99)), B), (a(1), B), "the old plan lacks part of rows .* of table 'a'"),
         ((a(9), B), (a(1), B), "table 'a' is on device 9, the task has 4 devices: expected plans for the same devices"),
-        ((Shard("c", (0, 1), (0, 4), 0),), (a(1), B), "'c' is no table of the task: expected plans for its tables"),
+        ((Shard("c", (0, 1), (0, 4), 0),), (a(1), B), "table 'c' is not in the task: expected plans for its tables"),
     ],
 )
 def test_plans_for_something_else(old, new, message):

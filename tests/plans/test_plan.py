@@ -36,9 +36,9 @@ def test_table_wise_plans_are_the_same_in_any_order(toy_task: ShardingTask):
     assert plan == ShardingPlan.table_wise(toy_task, [0, 0, 1]) == other == ShardingPlan.from_json(plan.to_json())
     assert other.digest == plan.digest
     for devices, end in (
-        ([0, 1], "got 2; for part of the tables, price a task of those tables$"),
+        ([0, 1], "got 2; to price part of the tables, make a task of them$"),
         ([0, 1, 0, 1], "got 4$"),
-        ({"wide": 0, "square": 1, "other": 0}, "got 3: 'other' is no table of the task$"),
+        ({"wide": 0, "square": 1, "other": 0}, "got 3: table 'other' is not in the task$"),
     ):
         with pytest.raises(InputError, match=f"one device for each of 3 tables, {end}"):
             ShardingPlan.table_wise(toy_task, devices)
@@ -67,12 +67,12 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
     [
         (
             [Shard("wide", (0, 5), (0, 8), 0)],
-            "rows [0, 5) columns [8, 16) of table 'wide' are missing: held by no device; add a ",
+            "rows [0, 5) columns [8, 16) of table 'wide' are missing: no device holds them; add a ",
         ),
         ([Shard("wide", (0, 3), (0, 16), 0)], "rows [3, 5) columns [0, 16) of table 'wide' are missing"),
         (
             [Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
-            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1; leave them to one of",
+            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1; keep them in one of",
         ),
         (
             [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
@@ -82,7 +82,7 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
             [Shard("wide", (0, 5), (0, 16), (0, 1)), Shard("wide", (0, 5), (0, 16), 1)],
             "rows [0, 5) columns [0, 16) of table 'wide' overlap: held by devices 0, 1, 1",
         ),
-        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows [0, 6) columns [0, 16)"),
+        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, but a shard covers rows [0, 6) columns [0, 16)"),
         ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
         ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),
         ([Shard("narrow", (0, 5), (0, 4), 0)], "table 'narrow' is not in the task"),
@@ -266,14 +266,14 @@ def test_every_holder_needs_room_and_has_the_shard():
 @pytest.mark.parametrize(
     ("devices", "group_size", "message"),
     [
-        ((0, 1), None, r"are held by devices 0, 1: expected one device, all of them, or, with group_size="),
+        ((0, 1), None, r"are held by devices 0, 1: expected one device, all devices, or the same place in every group"),
         ((0, 4, 7), None, "held by devices 0, 4, 7: expected"),
         ((8,), None, "on device 8, the task has devices 0 to 7"),
         ((2,), 4, "held by device 2: expected one device in each of 2 groups of 4"),
         ((2, 3), 4, "held by devices 2, 3: expected one device in each of 2 groups of 4"),
         ((0, 4), 2, "held by devices 0, 4: expected one device in each of 4 groups of 2"),
-        (range(8), 1, "groups of 1 device: each holds all tables by itself, which is data parallel; leave group_size"),
-        ((0,), 3, "groups of 3 devices do not divide the 8 devices of the task"),
+        (range(8), 1, "group_size 1 is data parallel: leave it out, and put every table on all devices"),
+        ((0,), 3, "group_size 3 does not divide the 8 devices of the task"),
     ],
 )
 def test_holders_in_some_groups_only_are_refused(devices, group_size, message):

@@ -185,7 +185,7 @@ def test_a_bad_csv_row_is_named_by_file_line_and_field(write, row, message):
         ("mine.csv", "name,num_embedings\n", r"mine\.csv: unknown column 'num_embedings', expected name, "),
         ("mine.csv", "name;embedding_dim\n", r"mine\.csv: unknown column 'name;embedding_dim', expected name, "),
         ("none.csv", None, "there is no such file"),
-        ("x.md", "", "a file of tables ends in"),
+        ("x.md", "", "files of tables end in"),
     ],
 )
 def test_what_is_no_file_of_tables_is_refused(write, tmp_path, name, header, message):

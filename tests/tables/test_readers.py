@@ -64,16 +64,16 @@ def test_columns_that_hold_no_ids_are_left_out(write_parquet):
     path = write_parquet(label=[0.5] * 2, ids=[1, 2], holes=[[1, None]] * 2)
     stream = open_stream(path)
     assert (stream.features, stream.left_out) == (("ids", "holes"), ("label (double)",))
-    with pytest.raises(InputError, match="column 'holes': a list holds 2 empty values"):
+    with pytest.raises(InputError, match="column 'holes': lists contain 2 nulls"):
         stream.read("holes")
     for options in ({"features": ["label"]}, {"hash_size": {"label": 4}}):
         with pytest.raises(InputError, match=r"unknown feature of .*ids.parquet 'label'"):
             open_stream(path, **options)
-    with pytest.raises(InputError, match="no column holds whole numbers"):
+    with pytest.raises(InputError, match="no column holds integers"):
         open_stream(write_parquet("words.parquet", words=["a"]))
     with pytest.raises(InputError, match="has no samples"):
         open_stream(write_parquet("empty.parquet", a=np.zeros(0, dtype=np.int64))).read("a")
-    with pytest.raises(InputError, match="has no whole batch of 3 samples"):
+    with pytest.raises(InputError, match="has less than one batch of 3 samples"):
         stream.statistics(3, ["ids"])
 
 
@@ -101,9 +101,9 @@ def test_lines_may_end_as_on_windows_or_not_at_all(write_criteo, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("\t7\t", "\t7\t7\t", 1), "line 1: has 41 cells between tabs, expected 40: a label"),
-        (lambda text: text + "\n", "line 3: has 1 cells"),
-        (lambda text: text[:-3] + "z1\n", "line 2: an id is no hexadecimal number"),
+        (lambda text: text.replace("\t7\t", "\t7\t7\t", 1), "line 1: got 41 tab-separated cells, expected 40: a label"),
+        (lambda text: text + "\n", "line 3: got 1 tab-separated cells"),
+        (lambda text: text[:-3] + "z1\n", "line 2: an id is not a hexadecimal number"),
     ],
 )
 def test_lines_that_are_no_clicks_are_refused_by_number(write_criteo, change, message):
@@ -156,9 +156,9 @@ def test_a_file_with_code_in_it_is_refused_and_not_run(tmp_path, dump):
         ("offsets", [0, 1, 3, 4, 4, 4, 4], "contradict each other"),
         ("offsets", [0, 1], "contradict each other"),
         ("lengths", [[2, 3, -1], [0, 0, 0]], "contradict each other"),
-        ("lengths", [2, 1, 1, 0, 0, 0], "lengths by table and sample"),
-        ("indices", [7.0, 1.0, 7.0, 7.0], "expected whole numbers"),
-        ("weights", [1], r"expected \(indices, offsets, lengths\)"),
+        ("lengths", [2, 1, 1, 0, 0, 0], "lengths of shape \\(tables, samples\\)"),
+        ("indices", [7.0, 1.0, 7.0, 7.0], "expected integers"),
+        ("weights", [1], r"expected three tensors \(indices, offsets, lengths\)"),
     ],
 )
 def test_parts_that_cannot_be_are_named(write_dlrm, part, value, message):
@@ -194,12 +194,12 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(kind, write_parquet, writ
 def test_what_cannot_be_opened_says_why(tmp_path, write_criteo, write_parquet, monkeypatch):
     with pytest.raises(InputError, match="there is no such file"):
         open_stream(tmp_path / "none.pt.gz")
-    with pytest.raises(InputError, match="a file of ids ends in"):
+    with pytest.raises(InputError, match="files of ids end in"):
         open_stream("clicks.csv")
-    with pytest.raises(InputError, match=r"hashes of 32 bits: give hash_size, .*: --hash-size cat_0=ROWS\)"):
+    with pytest.raises(InputError, match=r"32-bit hashes: pass hash_size, .*: --hash-size cat_0=ROWS\)"):
         open_stream(write_criteo([("1", "1")]))
-    with pytest.raises(InputError, match="hash_size of 'cat_0' 0 is not a whole number from 1 on"):
+    with pytest.raises(InputError, match="hash_size of 'cat_0': expected an integer >= 1, got 0"):
         open_stream(write_criteo([("1", "1")]), hash_size=0)
     monkeypatch.setattr("shardgym.tables.streams.stream.MOST_RECORDED_IDS", 3)
-    with pytest.raises(InputError, match="feature 'a' has more than the 3 ids that a recording may have"):
+    with pytest.raises(InputError, match="feature 'a' has more than 3 ids, the limit of a recording"):
         open_stream(write_parquet(a=[1, 2, 3, 4])).read("a")

@@ -116,13 +116,13 @@ def test_ids_in_ranges_are_counted():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ZipfIds(s=1.0, row_order="blocks"), "expected block_rows with row_order='blocks' alone, got no block"),
+        (lambda: ZipfIds(s=1.0, row_order="blocks"), "expected block_rows only with row_order='blocks', got no block"),
         (lambda: ZipfIds(s=1.0, block_rows=4), "got block_rows=4 with None"),
         (lambda: RangeIds(shares=(0.5, 0.4)), "shares must sum to 1"),
-        (lambda: RangeIds(shares=(0.0, 0.0)), "shares must sum to 1, they are all 0"),
-        (lambda: dataclasses.replace(RECORDED, range_distinct=None), "of the same ranges, got 2 and 0"),
-        (lambda: table(RangeIds(shares=(0.5, 0.5)), 1), "table 't' has 1 rows, and its ids shares of 2 ranges"),
-        (lambda: table(ZipfIds(s=1.0, row_order="blocks", block_rows=5), 4), "has 4 rows, and its ids blocks of 5"),
+        (lambda: RangeIds(shares=(0.0, 0.0)), "shares must sum to 1, but all are 0"),
+        (lambda: dataclasses.replace(RECORDED, range_distinct=None), "of equal length, got 2 and 0"),
+        (lambda: table(RangeIds(shares=(0.5, 0.5)), 1), "table 't' has 1 rows, too few for the 2 ranges"),
+        (lambda: table(ZipfIds(s=1.0, row_order="blocks", block_rows=5), 4), "has 4 rows, too few for blocks of 5"),
     ],
 )
 def test_orders_that_contradict_themselves_are_refused(make, message):

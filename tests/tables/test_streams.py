@@ -215,9 +215,9 @@ def test_tables_have_what_batches_show(open_format, name):
         ({"sha256": "0" * 64}, {}, r"'item' of 'ids.parquet' differs from the ids that this table"),
         ({"feature": "items"}, {}, r"unknown feature of .* 'items': did you mean item"),
         ({"samples": 128}, {}, "has 64 samples, expected 128"),
-        ({"range_shares": (0.5, 0.5), "range_distinct": (0.5, 0.5)}, {}, "range_shares says 0.5 of range 0"),
-        ({}, {"num_embeddings": 200}, "is none of its rows, expected 0 to 199"),
-        ({}, {"pooling_factor": 3.0}, "has 1 per sample, expected its pooling_factor of 3"),
+        ({"range_shares": (0.5, 0.5), "range_distinct": (0.5, 0.5)}, {}, r"range_shares\[0\] is 0.5, but "),
+        ({}, {"num_embeddings": 200}, "is out of range, expected 0 to 199"),
+        ({}, {"pooling_factor": 3.0}, "has 1 ids per sample, expected pooling_factor 3"),
     ],
 )
 def test_a_recording_that_is_not_what_its_table_says_is_refused_by_name(open_format, of_ids, of_table, message):
@@ -242,7 +242,7 @@ def test_pools_of_fitted_laws(open_format):
     (table,) = pool_of_stream(stream, 4096, fit=True)
     assert isinstance(table.ids, RangeIds)
     assert table.num_embeddings == 10**5
-    with pytest.raises(InputError, match="drawn ids: are in no file, expected fit=True"):
+    with pytest.raises(InputError, match="drawn ids: not in a file, expected fit=True"):
         pool_of_stream(stream, 4096)
     fitted = pool_of_stream(open_format("parquet"), 16, fit=True)
     assert all(isinstance(table.ids, RangeIds) for table in fitted)
@@ -250,13 +250,13 @@ def test_pools_of_fitted_laws(open_format):
 
 def test_what_a_pool_needs_is_asked_for(open_format, monkeypatch):
     stream = open_format("parquet")
-    with pytest.raises(InputError, match="says no batch size"):
+    with pytest.raises(InputError, match="has no batch size: pass batch_size"):
         pool_of_stream(stream)
     assert pool_of_stream(open_format("dlrm")).batch_size == 64
-    with pytest.raises(InputError, match="has no width for feature 'clicks'"):
+    with pytest.raises(InputError, match="no width for feature 'clicks'"):
         pool_of_stream(stream, 16, embedding_dim={"item": 8})
     with pytest.raises(InputError, match=r"unknown feature of .* 'items'"):
         pool_of_stream(stream, 16, embedding_dim={"items": 8})
     monkeypatch.setattr("shardgym.tables.tables_of_streams.MOST_RECORDED_IDS", 63)
-    with pytest.raises(InputError, match=r"'item' has 64 ids, .*: take fewer samples, or let ids be drawn"):
+    with pytest.raises(InputError, match=r"'item' has 64 ids, .*: use fewer samples, or a fitted distribution"):
         pool_of_stream(stream, 16)

@@ -38,8 +38,8 @@ def test_kernels_are_written_where_they_are_not_fused(shard):
 @pytest.mark.parametrize(
     ("kernel", "share", "message"),
     [
-        ("fused_uvm_caching", 0.0, "above 0 with compute_kernel 'fused_uvm_caching' alone"),
-        ("fused", 0.5, "above 0 with compute_kernel 'fused_uvm_caching' alone"),
+        ("fused_uvm_caching", 0.0, "cache_load_factor > 0 if and only if compute_kernel is 'fused_uvm_caching'"),
+        ("fused", 0.5, "cache_load_factor > 0 if and only if compute_kernel is 'fused_uvm_caching'"),
         ("ssd_virtual_table", 0.0, "compute_kernel: Input should be 'fused', 'fused_uvm' or 'fused_uvm_caching'"),
     ],
 )
@@ -83,19 +83,19 @@ def test_both_memories_overflow_by_name():
     assert problem.startswith("device 0 holds 140000")
     without = dataclasses.replace(TASK, topology=dataclasses.replace(TASK.topology, host_memory_bytes=0))
     (problem,) = plan_problems(without, [in_host(A), B])
-    assert "64000 more than its 0: the topology has none, give host_memory_bytes or use kernel fused" in problem
+    assert "64000 more than its 0: set host_memory_bytes of the topology, or use kernel fused" in problem
 
 
 def test_copies_are_in_the_memory_of_devices():
     everywhere = dataclasses.replace(in_host(A), devices=(0, 1, 2, 3))
     problems = plan_problems(TASK, [everywhere, dataclasses.replace(B, devices=(1,))])
-    assert any("kernel fused_uvm) and is held by devices 0, 1, 2, 3: expected one device" in text for text in problems)
+    assert any("0, 1, 2, 3 in host memory (kernel fused_uvm): expected one device" in text for text in problems)
 
 
 def test_what_devices_cannot_hold_names_the_memory_of_hosts():
     small = dataclasses.replace(TASK, topology=dataclasses.replace(TASK.topology, memory_bytes=(8000,) * 4))
     with pytest.raises(
-        NoFeasiblePlanError, match="or a solver that uses the 100000 of each host, as neuroshard_plus with cost gpu"
+        NoFeasiblePlanError, match="a solver that uses the 100000 of each host, such as neuroshard_plus with cost gpu"
     ):
         check_possible(small)
 
@@ -104,8 +104,8 @@ def test_costs_that_do_not_know_host_memory_refuse_it():
     plan = ShardingPlan.of(TASK, [in_host(A), dataclasses.replace(B, devices=(1,))])
     (cost,) = make_cost("torchrec_rating").evaluate(TASK, [plan])
     assert cost.reason == (
-        "cost 'torchrec_rating' prices no memory of hosts, and table 'a' has kernel fused_uvm on device 0: "
-        "'gpu' and 'roofline' do"
+        "cost 'torchrec_rating' does not price host memory, but table 'a' has kernel fused_uvm on device 0: "
+        "use 'gpu' or 'roofline'"
     )
 
 

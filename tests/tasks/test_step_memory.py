@@ -139,7 +139,7 @@ def test_a_plan_that_fits_on_average_alone_is_refused_with_the_figures_of_the_ba
     text = str(raised.value)
     assert "device 0 holds" in text
     assert ", 1 more than its" in text
-    assert "it fits on average, and not in the hottest batch (2000 ids and" in text
+    assert "it fits on average but not in the hottest batch (2000 ids and" in text
     assert f"{hottest} bytes in the hottest batch" in text
     assert "largest of its 1 shards: 't'" in text
     (worse,) = plan_problems(
@@ -156,9 +156,9 @@ def test_a_task_that_nothing_fits_says_what_is_missing_and_what_would_help():
     with pytest.raises(NoFeasiblePlanError) as raised:
         shardgym.make_solver("lpt").solve(task, shardgym.make_cost("roofline"))
     for part in (
-        f"at least one of 2 devices lacks {-(-missing // 2)} bytes",
-        f"largest is table 'a' with {task.table_bytes(task.tables[0])} bytes",
-        "what helps: ", "more devices, more memory per device, or fewer rows",
+        f"one of 2 devices lacks at least {-(-missing // 2)} bytes",
+        f"the largest table is 'a' with {task.table_bytes(task.tables[0])} bytes",
+        "; use ", "more devices, more memory per device, or fewer rows",
     ):  # fmt: skip
         assert part in str(raised.value)
 

@@ -79,7 +79,7 @@ def test_indices_and_slices_work_as_in_a_list_of_tasks_that_are_built_once(sourc
 def test_a_task_that_was_changed_is_refused(source, toy_task):
     suite = suite_of(source, (toy_task.digest, "0" * 64, toy_task.digest))
     assert suite[0].digest == toy_task.digest
-    with pytest.raises(InputError, match=r"task 1 of suite 'toy' is \w{12}, published was 000000000000"):
+    with pytest.raises(InputError, match=r"task 1 of suite 'toy' has digest \w{12}, expected 000000000000"):
         suite[1]
     with pytest.raises(InputError, match="3 tasks and 2 digests"):
         suite_of(source, (toy_task.digest,) * 2)
@@ -148,10 +148,10 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"count": 10**12}), r"groups\.0\.count"),
         (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
         (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
-        (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
-        (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
-        (spec({"row_order": "blocks"}), "row_blocks: expected with row_order 'blocks', and with no other"),
-        (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
+        (spec({"fullness": 0.5}), "expected memory_bytes or fullness, but not both"),
+        (spec({"memory_shares": [1, 2]}), "memory_shares: expected one per device, together with fullness"),
+        (spec({"row_order": "blocks"}), "row_blocks: expected if and only if row_order is 'blocks'"),
+        (spec({"draws": [1, 2, 2]}), "draws: expected 3 distinct numbers"),
         (spec(tasks={"kind": "random"}), "tasks: .*'random'"),
         ("", r"own\.yaml: .*SuiteSpec, got None"),
         ("[" * 800, "not valid YAML"),
@@ -169,14 +169,14 @@ def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, messa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"group": {"num_tables": [3, 50]}}, "draws up to 50 tables, the test half of pool 'mine.csv' has 10"),
+        ({"group": {"num_tables": [3, 50]}}, "draws up to 50 tables, but the test half of pool 'mine.csv' has 10"),
         ({"group": {"max_total_bytes": 100}}, "no . tables within its size limits"),
         ({"tasks": {"batch_size": 1024}}, "batch_size is 1024, .* batches of 65536"),
         ({"tasks": {"scale": 3}}, "cannot be scaled by 3"),
         ({"tasks": {"pool": "none.csv"}}, "there is no such file"),
         (
             {"group": {"row_order": "scattered"}},
-            "'scattered', which is for ids of kind 'zipf'; those of table 't.*'uni",
+            "row_order 'scattered' of group .* needs ids of kind 'zipf', but table 't.*'uni",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_suite_that_cannot_be_drawn_fails_at_its_first_task(write, monkeypatch
 def test_tables_may_exceed_the_devices_only_where_hosts_have_memory(write):
     content = spec({"fullness": 4})
     del content["tasks"]["groups"][0]["memory_bytes"]
-    with pytest.raises(InputError, match="fullness: expected at most 1 without a host_fullness, got 4"):
+    with pytest.raises(InputError, match="fullness: expected at most 1 without host_fullness, got 4"):
         load_suite(write(content))
 
 

@@ -81,7 +81,7 @@ def test_sets_keep_to_the_memory_and_some_hold_a_table_several_times(shard_sets)
         assert sum(block_bytes(s.num_rows, s.width, held.precision, held.optimizer) for s in held.shards) <= 3 * GIB
         several += len({shard.table.name for shard in held.shards}) < len(held.shards)
     assert several >= 5
-    with pytest.raises(InputError, match="no sample keeps to the limits"):
+    with pytest.raises(InputError, match="no sample fits the limits"):
         draw_shard_set(Space(rows=(10**8, 10**8), pooling=(1, 1), shards=(1, 1), memory_bytes=2**20), 0, "oracle", 0)
 
 
@@ -90,7 +90,7 @@ def test_sets_keep_to_the_memory_and_some_hold_a_table_several_times(shard_sets)
     [
         ({"batch": [300, 600]}, "batch: expected powers of two"),
         ({"width": [4, 6]}, "width: expected multiples of 4"),
-        ({"rows": [100, 10]}, "rows: expected the smaller end first"),
+        ({"rows": [100, 10]}, "rows: expected low <= high"),
         ({"optimizer": ["sgd"]}, "optimizer"),
         ({"row": [1, 10]}, "row"),
     ],
@@ -186,7 +186,7 @@ def test_what_does_not_fit_the_memory_is_left_out():
 
 
 def test_a_suite_that_nothing_can_be_drawn_like_is_refused():
-    with pytest.raises(InputError, match="suite 'published-v1' is not drawn from pools"):
+    with pytest.raises(InputError, match="suite 'published-v1' is not drawn from pools, so it cannot be sampled"):
         draw_share(Space(suites=("published-v1",)), 0, "oracle", 0)
     with pytest.raises(UnknownNameError, match="dlrm4"):
         draw_share(Space(suites=("dlrm4-gpu",)), 0, "oracle", 0)

@@ -208,14 +208,14 @@ class FbgemmCost(CostModel):
         """See `CostModel`."""
         if plan.group_size is not None:
             return (
-                f"cost 'fbgemm' runs no groups of 2D parallelism, and the plan has groups of {plan.group_size} "
-                "devices: use cost 'gpu' or 'roofline'"
+                f"cost 'fbgemm' does not support 2D parallelism, but the plan has group_size {plan.group_size}: use "
+                "cost 'gpu' or 'roofline'"
             )
         for shard in plan.shards:
             if len(shard.devices) > 1 and not task.table(shard.table).is_pooled:
                 return (
-                    f"table '{shard.table}' is unpooled and held by {format_devices(shard.devices)}: FBGEMM's dense "
-                    "kernel pools rows on CPUs; use cost 'gpu' or 'roofline'"
+                    f"table '{shard.table}' is unpooled but held by {format_devices(shard.devices)}: FBGEMM's dense "
+                    "CPU kernel only pools; use cost 'gpu' or 'roofline'"
                 )
         return super()._why_not(task, plan)
 
@@ -225,10 +225,10 @@ class FbgemmCost(CostModel):
         """Measure complete steps; returns what was found and why plans failed, by number of the plan."""
         if self.max_devices is not None and task.num_devices > self.max_devices:
             raise InputError(
-                f"a step runs a process for each of {task.num_devices} devices, this machine takes up to "
-                f"{self.max_devices}; use a machine with more cores, or the cost 'simulator' or 'roofline'"
+                f"a step runs a process for each of {task.num_devices} devices, but this machine takes up to "
+                f"{self.max_devices}: use one with more cores, or cost 'simulator' or 'roofline'"
             )
-        # One device has no links: that its exchanges are timed takes no namespace.
+        # One device has no links: timing its exchanges takes no namespace.
         topology = task.topology
         shaped = None
         if timed and task.num_devices > 1 and self._device == "cpu":
@@ -251,7 +251,7 @@ class FbgemmCost(CostModel):
         if self._device == "cpu":
             notes = step_notes(topology, shaped, real_time=all(fact["real_time"] for fact in group.facts))
         else:
-            notes = ("complete steps between this machine's GPUs: the links of the task play no part",)
+            notes = ("complete steps on this machine's GPUs: the task's links are not used",)
         phases_of = functools.partial(
             step.phases_of, pace=pace, with_latency=shaped is not None, ids_hidden=self._ids_hidden
         )
@@ -314,7 +314,7 @@ def why_not_measured(topology: Topology) -> str:
     for rate in sorted(rates):
         if not namespaces.SLOWEST_LINK <= rate <= namespaces.FASTEST_LINK:
             return (
-                f"links of {rate:.3g} bytes/s, and those between processes keep what they promise from "
+                f"the task has links of {rate:.3g} bytes/s, but shaped links support "
                 f"{namespaces.SLOWEST_LINK:.3g} to {namespaces.FASTEST_LINK:.3g}"
             )
     return namespaces.why_not()
@@ -329,8 +329,8 @@ def step_notes(topology: Topology, shaped: ShapedLinks | None, *, real_time: boo
         if shaped is not None:
             settings = ", ".join(f"{name} {value}" for name, value in shaped.host_settings.items())
             notes.append(
-                f"exchanges: measured between network namespaces, {links}, {shaped.dilation:g} times slower than "
-                f"that, and times divided by it; {settings}"
+                f"exchanges: measured between network namespaces for {links}, slowed down {shaped.dilation:g} times, "
+                f"and times divided by that; {settings}"
             )
         else:
             notes.append(f"exchanges: modelled for {links}, by a model fitted on {shipped_model().hardware}")

@@ -14,7 +14,7 @@ from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import OPTIMIZER_STATE, ShardingTask
 
 #: Note on times that include waiting. The same for all, so that boards say it once.
-HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"
+HOST_WAITED = "the GPU waited for the host in timed steps: compute times include the wait"
 
 _INDEX_BYTES = 8
 

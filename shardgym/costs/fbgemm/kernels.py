@@ -52,7 +52,7 @@ class CpuBackend:
         """Raise `JobError` if so many bytes are not available; a context, as a GPU's memory runs out inside."""
         available = int(available_bytes() * _USABLE)
         if needed > available:
-            raise JobError(f"measuring needs {needed} bytes of memory, {available} bytes are available")
+            raise JobError(f"measuring needs {needed} bytes of memory, but {available} bytes are available")
         yield
 
     def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> tuple[float, float]:

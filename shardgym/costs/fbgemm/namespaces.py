@@ -91,7 +91,7 @@ def why_not() -> str:
     if tried.returncode == 0:
         return ""
     said = tried.stderr.strip().splitlines()
-    return f"network namespaces with shaped links need root and a kernel that has them ({said[-1] if said else 'no'})"
+    return f"network namespaces with shaped links need root and kernel support ({said[-1] if said else 'no message'})"
 
 
 def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) -> None:
@@ -103,12 +103,12 @@ def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) 
     """
     deadline = time.monotonic() + timeout_s
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
-        raise MeasurementError(f"no network namespace of its own: {os.strerror(ctypes.get_errno())}")
+        raise MeasurementError(f"cannot create a network namespace: {os.strerror(ctypes.get_errno())}")
     for name, value in links.host_settings.items():
         try:
             (_SETTINGS / name).write_text(value, encoding="ascii")
         except OSError as error:
-            raise MeasurementError(f"net.ipv4.{name} = {value}: {error.strerror}") from None
+            raise MeasurementError(f"cannot set net.ipv4.{name} = {value}: {error.strerror}") from None
     _tell(folder, f"namespace.{rank}", str(os.getpid()))
     kinds = list(enumerate(rate / links.dilation for rate in links.rates))
     if rank == 0:
@@ -159,7 +159,7 @@ def _tell(folder: Path, name: str, text: str) -> None:
 def _hear(folder: Path, name: str, deadline: float) -> str:
     while not (folder / name).exists():
         if time.monotonic() > deadline:
-            raise MeasurementError(f"shaped links: no '{name}' from another process in time")
+            raise MeasurementError(f"shaped links: timed out waiting for '{name}' from another process")
         time.sleep(_POLL_S)
     return (folder / name).read_text(encoding="ascii")
 
@@ -168,4 +168,4 @@ def _run(*commands: str) -> None:
     for command in commands:
         done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
         if done.returncode:
-            raise MeasurementError(f"'{command}' failed: {done.stderr.strip() or 'it said nothing'}")
+            raise MeasurementError(f"'{command}' failed: {done.stderr.strip() or 'no message'}")

@@ -146,7 +146,7 @@ def require_memory(job: StepJob) -> None:
         needed += 2 * held.request_bytes(batches)
     available = int(available_bytes() * _USABLE)
     if needed > available:
-        raise MeasurementError(f"a step needs {needed} bytes of memory, {available} bytes are available")
+        raise MeasurementError(f"a step needs {needed} bytes of memory, but {available} bytes are available")
 
 
 class StepPhases(NamedTuple):

@@ -104,7 +104,7 @@ class Workers:
             if isinstance(error, _RefusedError):
                 raise InputError(str(error)) from None
             if isinstance(error, MeasurementError):
-                more = "'shardgym doctor' says what this machine has"
+                more = "run 'shardgym doctor' to see what this machine has"
                 raise MeasurementError(f"FBGEMM does not work here: {error}; {more}") from None
             raise
 
@@ -193,8 +193,8 @@ def require_fbgemm(device: str) -> None:
     """Raise `MeasurementError` on systems other than Linux, `MissingDependencyError` when FBGEMM is not installed."""
     if sys.platform != "linux":
         raise MeasurementError(
-            f"measuring needs Linux, this is {sys.platform}: processes are pinned to cores and have links; "
-            "use the cost 'roofline' or 'simulator' here"
+            f"measuring needs Linux, to pin processes and shape links, but this is {sys.platform}: use cost "
+            "'roofline' or 'simulator'"
         )
     if importlib.util.find_spec("fbgemm_gpu") is None:
         raise MissingDependencyError("fbgemm_gpu", "cpu" if device == "cpu" else "gpu", "measuring plans")

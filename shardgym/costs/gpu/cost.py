@@ -145,11 +145,11 @@ class GpuCost(SummedCost):
         notes = untested(task, self._settings.hardware or task.topology.device)
         two_step = self._settings.exchange == "two_step"
         if self._settings.ids or (two_step and task.topology.fast_domain_size < task.num_devices):
-            notes += ("gpu was held against no exchange of ids, and against none in two steps",)
+            notes += ("gpu was not validated for exchanges of ids, nor for exchanges in two steps",)
         if self._settings.wire == "fp16" and task.precision != "fp16":
-            notes += ("gpu was held against no exchange that converts to fp16, and does not count the conversion",)
+            notes += ("gpu was not validated for exchanges that convert to fp16, and does not count the conversion",)
         if task.num_devices > _HELD_DEVICES:
-            notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: nobody has published any",)
+            notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: none have been published",)
         return notes + operator_notes(task)
 
 
@@ -158,15 +158,15 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
     notes = []
     if hardware not in _HELD_CARDS:
         cards = ", ".join(_HELD_CARDS)
-        notes.append(f"gpu was held against published kernels of {cards}: of {hardware} there were none")
+        notes.append(f"gpu was validated against published kernels of {cards}, not of {hardware}")
     if any(group.precision == "fp16" and group.optimizer != "exact_sgd" for group in task.fused_groups):
-        notes.append("gpu was held against one backward pass in fp16 alone, which took longer than it says")
+        notes.append("gpu was validated against only one backward pass in fp16, which took longer than predicted")
     if any(group.optimizer == "adagrad" for group in task.fused_groups):
-        notes.append("gpu was held against no backward pass with adagrad")
+        notes.append("gpu was not validated for backward passes with adagrad")
     if any(group.optimizer == "rowwise_adagrad" for group in task.fused_groups):
         notes.append(
-            "gpu was held against two backward passes with rowwise_adagrad, of unnamed cards: one took longer than it "
-            "says and one less"
+            "gpu was validated against two backward passes with rowwise_adagrad, on unnamed cards: one took "
+            "longer than predicted, one less"
         )
     return tuple(notes)
 
@@ -278,7 +278,7 @@ def card_of(task: ShardingTask) -> Card:
     device = task.topology.device
     if device not in CARDS:
         raise InputError(
-            f"cost 'gpu': the task's device '{device}' is none of {', '.join(CARDS)}: name a card, as in "
+            f"cost 'gpu': the task's device '{device}' is not one of {', '.join(CARDS)}: name a card, as in "
             "'gpu,hardware=h100'"
         )
     return CARDS[device]

@@ -91,8 +91,8 @@ def sheet_topology(card: Card | None, topology: Topology) -> Topology:
         return links
     if links.fast_domain_size < size:
         raise InputError(
-            f"hardware of cost 'gpu': {links.fast_domain_size} of these cards share fast links, and nodes of the task "
-            f"have {size} devices: price a task whose topology has nodes of that card"
+            f"hardware of cost 'gpu': fast links join {links.fast_domain_size} of these cards, but the task's nodes "
+            f"have {size} devices: price a task with nodes of that card"
         )
     return dataclasses.replace(links, fast_domain_size=size)
 
@@ -133,8 +133,8 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
         return exchange_ms(topology, widths, batch_size, element_bytes)
     if devices % domain:
         raise InputError(
-            f"an exchange in two steps needs nodes of one size: {devices} devices are no multiple of {domain}; "
-            "exchange='flat' takes any"
+            f"exchange='two_step' needs nodes of equal size, but {devices} devices are not a multiple of {domain}: use "
+            "exchange='flat'"
         )
     nodes = devices // domain
     # Bytes of one column of the samples of one device.

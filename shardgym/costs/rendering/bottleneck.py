@@ -29,7 +29,7 @@ Cause = Literal["compute", "columns", "other"]
 _EXPLANATIONS: dict[Cause, str] = {
     "compute": "its compute sets it apart",
     "columns": "the columns that it sends set it apart",
-    "other": "its exchange sets it apart, though it sends no more columns than the mean: what others send to it",
+    "other": "what others send to it sets it apart: it sends no more columns than the mean",
 }
 
 _EVEN_SHARE = 0.01  #: of the step, below which devices count as even
@@ -150,12 +150,12 @@ def _waits(found: Bottleneck, slowest: int) -> str:
     last = int((found.wait_ms == 0).argmax())
     if slowest == last or not found.wait_ms[slowest] > 0:
         return ""
-    return f", {found.wait_ms[slowest]:.3f} ms of which it waits for device {last}"
+    return f", waiting {found.wait_ms[slowest]:.3f} ms for device {last}"
 
 
 def _as_times_mean(values: Sequence[float], device: int) -> str:
     mean = sum(values) / len(values)
-    return f"{values[device] / mean:.2f} times the mean" if mean else "as all"
+    return f"{values[device] / mean:.2f} times the mean" if mean else "as on all devices"
 
 
 def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["lookups", "columns"]) -> str:

@@ -56,7 +56,7 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
             f"cost: {times.cost} {times.version} on {times.hardware}, {times.origin}{noise}; time bars: {phases}"
         )
     elif cost is not None:
-        lines.append(f"cost: none by {cost.cost}, because of the following")
+        lines.append(f"cost: none from {cost.cost}, because of the problems below")
     problems = plan_problems(task, plan.shards, plan.group_size)
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]

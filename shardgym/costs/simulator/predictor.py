@@ -61,7 +61,7 @@ def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:
     rates = [topology.intra_bandwidth] * (domain > 1) + [topology.inter_bandwidth] * (domain < topology.num_devices)
     if weights.links is not None and any(not SLOWEST_LINK <= rate <= FASTEST_LINK for rate in rates):
         known = f"{SLOWEST_LINK:.3g} to {FASTEST_LINK:.3g} bytes/s"
-        notes.append(f"{UNFAMILIAR}: links of {max(rates):.3g} bytes/s, those that were fitted have {known}")
+        notes.append(f"{UNFAMILIAR}: links of {max(rates):.3g} bytes/s, it was fitted to {known}")
     return tuple(notes)
 
 
@@ -92,8 +92,8 @@ class Predictor(NumberedShards):
             ):
                 if value not in trained:
                     raise InputError(
-                        f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
-                        "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
+                        f"the simulator was not trained on {field} '{value}', only on {', '.join(trained)}: collect "
+                        "samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
                     )
         return super().add_task(task)
 

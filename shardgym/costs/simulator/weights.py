@@ -21,7 +21,7 @@ SCHEMA = "shardgym.simulator/1"
 #: One folder per hardware tag, each as `shardgym pretrain` writes it.
 SHIPPED = Path(__file__).parent / "models"
 
-_TRAIN = "run 'shardgym collect' and 'shardgym pretrain' and give weights=FOLDER"
+_TRAIN = "run 'shardgym collect' and 'shardgym pretrain', and pass weights=FOLDER"
 
 Role = Literal["oracle", "judge"]
 ROLES: tuple[Role, ...] = ("oracle", "judge")
@@ -101,9 +101,9 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
         return path
     tags = sorted(path.parent.name for path in SHIPPED.glob(f"*/{role}.safetensors"))
     if not tags:
-        raise InputError(f"no weights of the simulator's {role} ship: {_TRAIN}")
+        raise InputError(f"no simulator weights for role '{role}' ship: {_TRAIN}")
     if hardware is None and len(tags) > 1:
-        raise InputError(f"weights for several machines ship: give hardware=, one of {', '.join(tags)}")
+        raise InputError(f"weights for several machines ship: set hardware= to one of {', '.join(tags)}")
     if hardware is not None and hardware not in tags:
         raise InputError(f"no weights for hardware '{hardware}' ship, only for {', '.join(tags)}: {_TRAIN}")
     return SHIPPED / (hardware or tags[0]) / f"{role}.safetensors"
@@ -143,10 +143,10 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         raise InputError(f"{path}: damaged, or not written by 'shardgym pretrain' ({one_line(error)})") from None
     for name, expected in (("schema", SCHEMA), ("role", role), ("hardware", hardware)):
         if expected is not None and header.get(name) != expected:
-            raise InputError(f"{path}: {name}: these weights are of '{header.get(name)!s:.60}', expected '{expected}'")
+            raise InputError(f"{path}: {name} is '{header.get(name)!s:.60}', expected '{expected}'")
     for name, value in tensors.items():
         if not np.isfinite(value).all():
-            raise InputError(f"{path}: tensor '{name}' holds numbers that are not finite")
+            raise InputError(f"{path}: tensor '{name}' holds non-finite numbers")
     try:
         density = Density(*(tensors[f"density.{name}"] for name in Density._fields))
         context = CONTEXTS.index(header["context"])

@@ -81,9 +81,9 @@ def load_pool(name_or_path: str | Path) -> TablePool:
         return TablePool(text, SYNTHETIC_BATCH[text], synthetic_tables(text))
     if text in model_names():
         return load_model(text).pool
-    endings = f"a file of tables ends in .json or .csv, one of ids in {', '.join(ENDINGS)}"
+    endings = f"files of tables end in .json or .csv, files of ids in {', '.join(ENDINGS)}"
     if Path(text).suffix or Path(text).exists():
-        raise InputError(f"cannot read tables from '{text}': {endings}; 'shardgym list pools' names the pools")
+        raise InputError(f"cannot read tables from '{text}': {endings}; 'shardgym list pools' lists the pools")
     raise UnknownNameError("pool", text, pool_names(), f"; {endings}")
 
 

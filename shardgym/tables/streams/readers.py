@@ -43,7 +43,7 @@ class Reader(ABC):
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Make one `InputError` of all that a file that is missing, damaged or something else makes libraries raise."""
+    """Turn whatever libraries raise for a missing, damaged or unexpected file into one `InputError`."""
     try:
         yield
     except InputError:
@@ -99,10 +99,10 @@ def _read_recording(path: Path, _version: tuple[int, int]) -> _Recording:
     import torch
 
     if not (isinstance(content, tuple | list) and len(content) == 3 and all(map(torch.is_tensor, content))):
-        raise InputError(f"{path}: expected (indices, offsets, lengths) as in dlrm_datasets, tensors all of them")
+        raise InputError(f"{path}: expected three tensors (indices, offsets, lengths), as in dlrm_datasets")
     indices, offsets, lengths = content
     if [tensor.dim() for tensor in content] != [1, 1, 2] or any(tensor.is_floating_point() for tensor in content):
-        raise InputError(f"{path}: expected whole numbers, indices and offsets in a row, lengths by table and sample")
+        raise InputError(f"{path}: expected integers: 1-D indices and offsets, and lengths of shape (tables, samples)")
     whole = offsets.numel() == lengths.numel() + 1 > 1 and int(offsets[0]) == 0 and int(offsets[-1]) == indices.numel()
     if not whole or int(lengths.min()) < 0 or not bool((offsets.diff() == lengths.flatten()).all()):
         raise InputError(f"{path}: indices, offsets and lengths contradict each other; the file may be damaged")
@@ -129,7 +129,7 @@ class Parquet(Reader):
         self.features = tuple(field.name for field in schema if _holds_ids(field.type))
         self.left_out = tuple(f"{field.name} ({field.type})" for field in schema if not _holds_ids(field.type))
         if not self.features:
-            raise InputError(f"{path}: no column holds whole numbers or lists of them, expected one per feature")
+            raise InputError(f"{path}: no column holds integers or lists of integers, expected one per feature")
 
     def _open(self) -> Any:
         return import_extra("pyarrow.parquet", "reading Parquet files of ids").ParquetFile(self._path)
@@ -146,7 +146,7 @@ class Parquet(Reader):
         lengths = pyarrow.compute.list_value_length(column) if is_list else column.is_valid().cast("int64")
         values = pyarrow.compute.list_flatten(column) if is_list else column.drop_null()
         if values.null_count:
-            raise InputError(f"{self._path}, column '{feature}': a list holds {values.null_count} empty values")
+            raise InputError(f"{self._path}, column '{feature}': lists contain {values.null_count} nulls, expected ids")
         return Bags(
             values.to_numpy(zero_copy_only=False),
             pyarrow.compute.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64),
@@ -191,12 +191,12 @@ class CriteoText(Reader):
                     cells = line.rstrip(b"\r\n").split(b"\t")
                     if len(cells) != 40:
                         raise InputError(
-                            f"{self._path}, line {number}: has {len(cells)} cells between tabs, expected 40: a label, "
+                            f"{self._path}, line {number}: got {len(cells)} tab-separated cells, expected 40: a label, "
                             "13 numbers and 26 hexadecimal ids"
                         )
                     try:
                         ids[:, row] = [int(cells[place] or b"0", 16) for place in places]
                     except (ValueError, OverflowError):
-                        raise InputError(f"{self._path}, line {number}: an id is no hexadecimal number") from None
+                        raise InputError(f"{self._path}, line {number}: an id is not a hexadecimal number") from None
                 ones = np.ones(len(lines), dtype=np.int64)
                 yield {feature: Bags(of_one, ones) for feature, of_one in zip(features, ids, strict=True)}

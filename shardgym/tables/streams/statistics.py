@@ -126,7 +126,7 @@ class FeatureStatistics:
     def sha256(self) -> str:
         """Checksum of lengths and ids of all batches; raises `InputError` where none was asked for."""
         if self._checksum is None:
-            raise InputError("the ids were counted without a checksum: give checksum=True")
+            raise InputError("the ids were counted without a checksum: pass checksum=True")
         return self._checksum.hexdigest()
 
 
@@ -179,7 +179,7 @@ class CountedRows:
         """Count distinct rows, shape (n,), that were looked up so often, shape (n,); see `InputError`."""
         self._total += int(counts.sum())
         if self._total > np.iinfo(np.uint32).max:
-            raise InputError("frequencies: a stream has more than 4.29 billion ids: count less of it, by samples=")
+            raise InputError("frequencies: a stream has more than 4.29 billion ids; pass samples= to count fewer")
         self._counts[rows] += counts.astype(np.uint32)
 
     @property
@@ -199,7 +199,7 @@ class SketchedRows:
     """Sketches of the hottest rows and of the number of rows."""
 
     def __init__(self) -> None:
-        self._library: Any = import_extra("datasketches", "counting rows of a table with over 2**27", "sketches")
+        self._library: Any = import_extra("datasketches", "counting a table of more than 2**27 rows", "sketches")
         self._frequent = self._library.frequent_items_sketch(_LOG_PLACES)
         self._registers = self._library.hll_sketch(_LOG_REGISTERS, self._library.tgt_hll_type.HLL_8)
 

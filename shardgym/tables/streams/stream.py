@@ -94,7 +94,7 @@ class IdStream(ABC):
             for name, bags in batch.items():
                 found[name].add(bags)
         if not all(counted.batches for counted in found.values()):
-            raise InputError(f"{self.name}: has no whole batch of {batch_size} samples: give a smaller batch size")
+            raise InputError(f"{self.name}: has less than one batch of {batch_size} samples: use a smaller batch size")
         return found
 
     def checked(self, features: Sequence[str] | None) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class RecordedStream(IdStream):
                 raise InputError(f"hash_size of '{name}' exceeds the {MOST_ROWS} rows that a table may have")
         lacking = [feature for feature in self.features if feature not in self.hash_sizes]
         if lacking and holds_hashes(path):
-            raise InputError(f"{path}: ids of '{lacking[0]}' are hashes of 32 bits: {_remedy(lacking[0])}")
+            raise InputError(f"{path}: ids of '{lacking[0]}' are 32-bit hashes: {_remedy(lacking[0])}")
         self._samples = None if samples is None else check_int("samples", samples, 1)
         self._rows = dict(self.hash_sizes)
 
@@ -152,8 +152,8 @@ class RecordedStream(IdStream):
             kept.append(part[feature])
             if sum(len(bags.indices) for bags in kept) > MOST_RECORDED_IDS:
                 raise InputError(
-                    f"{self.name}: feature '{feature}' has more than the {MOST_RECORDED_IDS} ids that a recording may "
-                    "have: take fewer samples"
+                    f"{self.name}: feature '{feature}' has more than {MOST_RECORDED_IDS} ids, the limit of a "
+                    "recording: use fewer samples"
                 )
         return _joined(kept)
 
@@ -187,12 +187,12 @@ class RecordedStream(IdStream):
                 if count == self._samples:
                     return
         if not count:
-            raise InputError(f"{self.name}: has no samples, expected a row for each")
+            raise InputError(f"{self.name}: has no samples, expected at least one")
 
     def _as_rows(self, feature: str, bags: Bags) -> Bags:
         indices, lengths = bags
         if feature in self.hash_sizes:
-            # A hash of 64 bits without a sign is no negative number.
+            # An unsigned 64-bit hash is never negative.
             wide = indices if indices.dtype == np.uint64 else indices.astype(np.int64, copy=False)
             indices = wide % wide.dtype.type(self.hash_sizes[feature])
         if indices.dtype == np.uint64 and int(indices.max(initial=0)) >= 2**63:
@@ -200,8 +200,8 @@ class RecordedStream(IdStream):
         rows = indices.astype(np.int64, copy=False)
         if rows.size and int(rows.min()) < 0:
             raise InputError(
-                f"{self.name}: feature '{feature}' has a negative id ({int(rows.min())}), expected rows from 0 on: of "
-                f"hashes with a sign, {_remedy(feature)}"
+                f"{self.name}: feature '{feature}' has a negative id ({int(rows.min())}), expected ids >= 0; for "
+                f"signed hashes, {_remedy(feature)}"
             )
         return Bags(rows, lengths.astype(np.int64, copy=False))
 
@@ -252,13 +252,13 @@ def _reader(path: str) -> type[Reader]:
     for ending, reader in ENDINGS.items():
         if path.lower().endswith(ending):
             return reader
-    raise InputError(f"cannot read ids from '{path}': a file of ids ends in {', '.join(ENDINGS)}")
+    raise InputError(f"cannot read ids from '{path}': files of ids end in {', '.join(ENDINGS)}")
 
 
 def _remedy(feature: str) -> str:
-    """Return the end of messages about ids that are no rows, which fits Python and the command line."""
+    """Return the remedy for ids that are not rows, in Python and on the command line."""
     return (
-        "give hash_size, the rows of its table, which ids are taken modulo, to open_stream "
+        "pass hash_size, the number of rows that ids are taken modulo, to open_stream "
         f"(import-tables: --hash-size {feature}=ROWS)"
     )
 
@@ -296,15 +296,15 @@ def recorded_bags(ids: RecordedIds) -> Bags:
     """Return all recorded samples.
 
     Raises:
-        InputError: the file is not found or cannot be read, holds fewer samples, or its ids are others than those that
-            the checksum is of.
+        InputError: the file is not found or cannot be read, holds fewer samples, or its ids differ from those of
+            the checksum.
         UnknownNameError: it has no such feature.
     """
     folders = [Path(part) for part in os.environ.get(DATA_VARIABLE, "").split(os.pathsep) if part]
     path = next((folder / ids.file for folder in folders if (folder / ids.file).is_file()), None)
     if path is None:
         searched = ", ".join(map(str, folders)) or "not set"
-        raise InputError(f"recorded ids need '{ids.file}': put its folder into {DATA_VARIABLE} (now: {searched})")
+        raise InputError(f"recorded ids need '{ids.file}': add its folder to {DATA_VARIABLE} (now: {searched})")
     sizes = None if ids.hash_size is None else {ids.feature: ids.hash_size}
     bags = open_stream(path, features=[ids.feature], hash_size=sizes, samples=ids.samples).read(ids.feature)
     if len(bags.lengths) != ids.samples:

@@ -62,7 +62,7 @@ class MixedSource(GroupedSource):
                 if not of_pool:
                     weights[pool] = 0.0
                 if not any(weights) and len(tables) < count:
-                    raise InputError(f"group '{group.name}' draws {count} tables, its pools have {len(tables)}")
+                    raise InputError(f"group '{group.name}' draws {count} tables, but its pools have {len(tables)}")
             if least <= sum(self._bytes(table) for table in tables) <= most:
                 return ShardingTask(
                     tuple(tables),

@@ -147,7 +147,7 @@ class DrawnSource(GroupedSource):
         group = spec.groups[self._order[index][0]]
         if group.num_tables[1] > len(self._rows):
             raise InputError(
-                f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, "
+                f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, but "
                 f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
             )
         draw = self._stream(index)
@@ -181,8 +181,8 @@ class DrawnSource(GroupedSource):
         """Return the ids of a table whose popular rows lie as a group says."""
         if not isinstance(table.ids, ZipfIds):
             raise InputError(
-                f"{self._path}: group '{group.name}' has row_order '{group.row_order}', which is for ids of kind "
-                f"'zipf'; those of table '{table.name}' in pool '{self._spec.pool}' are of kind '{table.ids.kind}'"
+                f"{self._path}: row_order '{group.row_order}' of group '{group.name}' needs ids of kind 'zipf', but "
+                f"table '{table.name}' of pool '{self._spec.pool}' has kind '{table.ids.kind}'"
             )
         block_rows = None if group.row_blocks is None else -(-table.num_embeddings // group.row_blocks)
         return dataclasses.replace(table.ids, row_order=group.row_order, block_rows=block_rows)

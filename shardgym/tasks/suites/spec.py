@@ -68,7 +68,7 @@ SIMULATED = Track(CostChoice("simulator", {"role": "judge"}), CostChoice("simula
 
 def _check_draws(draws: Draws, count: int) -> None:
     if draws and (len(draws) != count or len(set(draws)) != count):
-        raise ValueError(f"draws: expected {count} different numbers, one for each task")
+        raise ValueError(f"draws: expected {count} distinct numbers, one per task")
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -125,13 +125,13 @@ class DrawnGroup(Group):
         if self.min_total_bytes > self.max_total_bytes:
             raise ValueError("min_total_bytes exceeds max_total_bytes")
         if (self.memory_bytes is None) == (self.fullness is None):
-            raise ValueError("expected memory_bytes or fullness, and not both")
+            raise ValueError("expected memory_bytes or fullness, but not both")
         if self.fullness is not None and self.fullness > 1 and self.host_fullness is None:
-            raise ValueError(f"fullness: expected at most 1 without a host_fullness, got {self.fullness}")
+            raise ValueError(f"fullness: expected at most 1 without host_fullness, got {self.fullness}")
         if self.memory_shares and (self.fullness is None or len(self.memory_shares) != self.num_devices):
-            raise ValueError("memory_shares: expected one for each device, beside a fullness")
+            raise ValueError("memory_shares: expected one per device, together with fullness")
         if (self.row_order == "blocks") != (self.row_blocks is not None):
-            raise ValueError("row_blocks: expected with row_order 'blocks', and with no other")
+            raise ValueError("row_blocks: expected if and only if row_order is 'blocks'")
         _check_draws(self.draws, self.count)
         return self
 

@@ -104,7 +104,7 @@ class Suite(Sequence[ShardingTask]):
         try:
             return range(len(self))[index]
         except IndexError:
-            raise IndexError(f"suite '{self.name}' has {len(self)} tasks, there is no task {index}") from None
+            raise IndexError(f"suite '{self.name}' has {len(self)} tasks, so there is no task {index}") from None
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:
@@ -112,7 +112,7 @@ class Suite(Sequence[ShardingTask]):
             # A suite is a promise: results of different versions of ShardGym are about the same tasks.
             if self.digests is not None and task.digest != self.digests[index]:
                 raise InputError(
-                    f"task {index} of suite '{self.name}' is {task.digest[:12]}, published was "
+                    f"task {index} of suite '{self.name}' has digest {task.digest[:12]}, expected "
                     f"{self.digests[index][:12]}: the suite's data or its pool was changed; reinstall shardgym"
                 )
             self._built[index] = task

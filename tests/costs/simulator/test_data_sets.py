@@ -53,7 +53,7 @@ def test_what_is_no_file_of_samples_is_named(made_up_rows, data_folder, write_sa
         (lambda: pq.write_table(table.set_column(at, "batch_size", pa.array(["x"] * len(table))), path), ".*x"),
     ):
         write()
-        with pytest.raises(InputError, match=rf"compute\.parquet: not a whole file of compute samples{message}"):
+        with pytest.raises(InputError, match=rf"compute\.parquet: not a complete file of compute samples{message}"):
             load_data(tmp_path)
     without = [{name: value for name, value in made_up_rows["compute"][0].items() if name != "forward_ms"}]
     with pytest.raises(InputError, match=r"new\.parquet: cannot write these compute rows: .*forward_ms"):
@@ -84,7 +84,7 @@ def test_steps_are_of_one_machine_and_shard_sets_need_not_be(made_up_rows, write
     assert (data.hardware, len(data.compute)) == ("made-up", 2 * len(made_up_rows["compute"]))
     assert data.settings["there/compute.parquet"] == {"of": "h2"}
     (here / "steps.parquet").unlink()
-    with pytest.raises(InputError, match=r"files of several machines \(h2, made-up\), expected one"):
+    with pytest.raises(InputError, match=r"files come from several machines \(h2, made-up\), expected one"):
         load_data(there, here)
 
 

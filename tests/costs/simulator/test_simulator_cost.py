@@ -57,9 +57,9 @@ def test_one_set_of_weights_serves_any_number_of_devices(model, role, task, devi
         ({}, []),
         ({"memory_bytes": (2**40,) * 3}, []),
         ({"device": "a100"}, ["devices of 'a100', it predicts "]),
-        ({"intra_bandwidth": 3e11}, ["links of 3e+11 bytes/s, those that were fitted have 2.5e+07 to 2.5e+08 bytes/s"]),
+        ({"intra_bandwidth": 3e11}, ["links of 3e+11 bytes/s, it was fitted to 2.5e+07 to 2.5e+08 bytes/s"]),
         ({"inter_bandwidth": 3e11}, []),  # which three devices of one domain have no use for
-        ({"fast_domain_size": 1, "inter_bandwidth": 1e6}, ["links of 1e+06 bytes/s, those that were fitted have "]),
+        ({"fast_domain_size": 1, "inter_bandwidth": 1e6}, ["links of 1e+06 bytes/s, it was fitted to "]),
         ({"device": "h100", "intra_bandwidth": 3e11}, ["devices of 'h100'", "links of 3e+11"]),
     ],
 )
@@ -89,14 +89,14 @@ def test_weights_are_found_by_folder_or_hardware_and_errors_say_how_to_get_them(
     with pytest.raises(UnknownNameError, match="oracle"):
         make_cost("simulator", weights=tmp_path, role="oracel")
     monkeypatch.setattr("shardgym.costs.simulator.weights.SHIPPED", tmp_path)
-    with pytest.raises(InputError, match=r"no weights of the simulator's judge ship: .*shardgym pretrain"):
+    with pytest.raises(InputError, match=r"no simulator weights for role 'judge' ship: .*shardgym pretrain"):
         make_cost("simulator", role="judge")
     (tmp_path / "made-up").symlink_to(model)
     assert make_cost("simulator").hardware == "made-up"
     with pytest.raises(InputError, match="no weights for hardware 'h100' ship, only for made-up"):
         make_cost("simulator", hardware="h100")
     (tmp_path / "other").symlink_to(model)
-    with pytest.raises(InputError, match="give hardware=, one of made-up, other"):
+    with pytest.raises(InputError, match="set hardware= to one of made-up, other"):
         make_cost("simulator")
 
 
@@ -130,10 +130,10 @@ def test_weights_come_back_as_they_were_saved(file, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": "shardgym.simulator/9"}, "schema: these weights are of 'shardgym.simulator/9'"),
-        ({"hardware": "h100"}, "hardware: these weights are of 'h100', expected 'made-up'"),
+        ({"schema": "shardgym.simulator/9"}, "schema is 'shardgym.simulator/9'"),
+        ({"hardware": "h100"}, "hardware is 'h100', expected 'made-up'"),
         ({"context": "asleep"}, "weights of another version"),
-        ({"role": "judge"}, "role: these weights are of 'judge', expected 'oracle'"),
+        ({"role": "judge"}, "role is 'judge', expected 'oracle'"),
     ],
 )
 def test_weights_for_something_else_are_named(file, changes, message):
@@ -159,7 +159,7 @@ def test_what_is_missing_or_not_finite_is_named(file, name):
         metadata = opened.metadata()
     tensors = load_file(file)
     save_file(tensors | {name: np.full_like(tensors[name], np.nan)}, file, metadata)
-    with pytest.raises(InputError, match=f"tensor '{name}' holds numbers that are not finite"):
+    with pytest.raises(InputError, match=f"tensor '{name}' holds non-finite numbers"):
         make_cost("simulator", weights=file)
     del tensors[name]
     save_file(tensors, file, metadata)

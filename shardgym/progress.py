@@ -17,13 +17,13 @@ def progress_bar(*, shown: bool, **options: Any) -> "tqdm[Any]":
 
 @contextlib.contextmanager
 def log_to_stderr(*, info: bool) -> Iterator[None]:
-    """Print what is logged on standard error while a command works.
+    """Print log lines to standard error while a command works.
 
-    The loggers are "shardgym" and those below it; solvers, one's own too, log to "shardgym.solvers.NAME" what keeps
-    people waiting.
+    The loggers are "shardgym" and those below it; solvers, also those of users, log what takes time to
+    "shardgym.solvers.NAME".
 
     Args:
-        info: whether information is printed, too; otherwise warnings and errors alone.
+        info: whether to print information, too; otherwise only warnings and errors.
     """
     logger = logging.getLogger("shardgym")
     handler = logging.StreamHandler(sys.stderr)

@@ -20,7 +20,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
 
     Raises:
         UnknownNameError: no such name; the message offers the closest.
-        InputError: the module cannot be imported or has no such class, or the name is no text.
+        InputError: the module cannot be imported or has no such class, or the name is not a string.
         MissingDependencyError: the module needs an extra that is not installed.
     """
     if not isinstance(name, str):

@@ -70,7 +70,7 @@ class CostModel(abc.ABC):
     def max_devices(self) -> int | None:
         """The most devices that a task may have; None where there is no such limit.
 
-        Solvers ask for no more in one query when they price shards alone, each on a device of a made-up task.
+        Solvers that price shards one by one, each on a device of a made-up task, keep to it as well.
         """
         return None
 
@@ -88,8 +88,8 @@ class CostModel(abc.ABC):
         Costs are in the order of plans. An infeasible plan costs infinity and says why.
 
         Raises:
-            InputError: a plan was made for another task, or these are no task and plans; the task has unpooled tables,
-                which the cost does not know; or `score` did not return one `PlanCost` for each plan.
+            InputError: a plan was made for another task, or arguments have other types; the task has unpooled tables,
+                which the cost does not price; or `score` did not return one `PlanCost` for each plan.
         """
         check_instance("task", task, ShardingTask)
         if not self.unpooled:
@@ -114,8 +114,8 @@ class CostModel(abc.ABC):
     def additive(self) -> AdditiveCosts | None:
         """Return what prices devices from sums over their shards, for searches and environments.
 
-        It knows no task yet, so ask for another one to forget them. None when this cost scores whole plans only, as
-        every judge does that no solver may query.
+        It holds no tasks yet, so call again to drop those it has kept. None when this cost scores whole plans only, as
+        judges do that solvers may not query.
         """
         return None
 
@@ -129,7 +129,7 @@ class CostModel(abc.ABC):
         tasks = costs.tasks_of(batch).tolist()
         notes = {number: self.notes(costs.task(number)) for number in set(tasks)}
         per_device = costs.batch_ms(batch)
-        # Where there are none, nothing is left out of a total.
+        # Without ids, totals leave nothing out.
         ids_hidden = costs.are_ids_hidden(costs.tasks_of(batch)) & per_device[..., 0].any(axis=1)
         return plan_costs(
             per_device, [notes[number] for number in tasks], ids_hidden,
@@ -137,12 +137,12 @@ class CostModel(abc.ABC):
         )  # fmt: skip
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:  # noqa: ARG002
-        """Return what a reader must know of the costs of a task's plans, see `PlanCost.notes`."""
+        """Return caveats on the costs of a task's plans, see `PlanCost.notes`."""
         return ()
 
     @property
     def scores_only(self) -> bool:
-        """Whether this is for scoring plans alone: the harness gives it to no solver."""
+        """Whether this only scores plans: a run never gives it to a solver."""
         return False
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
@@ -205,7 +205,7 @@ class CostModel(abc.ABC):
 
 
 class SummedCost(CostModel):
-    """A cost by which plans take what `make_prices` makes of sums over their shards; call `__init__` at the end."""
+    """A cost that prices plans with `make_prices`, from sums over their shards; call `__init__` at the end."""
 
     def __init__(self) -> None:
         self._prices = self.make_prices()

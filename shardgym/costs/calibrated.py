@@ -34,7 +34,7 @@ class Calibration(Record):
     hardware: Label  #: tag of what was measured
     compute: Level  #: what lookups and updates took, over what the cost says
     exchange: Level  #: what exchanges of outputs and gradients took, over what the cost says
-    #: What a step took besides, which the cost does not count: exchange of ids, Python, the dense part.
+    #: What a step took that the cost does not count: exchange of ids, Python, the dense part.
     fixed_ms: Annotated[Number, Field(ge=0)]
     schema: Literal["shardgym.calibration/1"] = "shardgym.calibration/1"
 

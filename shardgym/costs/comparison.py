@@ -2,7 +2,7 @@
 
 The error is measured on pairs of plans of one task that were run. It is the median of |ln(predicted ratio of the two
 totals / ratio that was measured)|, over pairs that the cost has within a factor of `FARTHEST` of each other. What a
-cost gets wrong of all plans of a task alike does not count. `tools/difference_errors.py` measures it and writes
+cost gets wrong alike for all plans of a task does not count. `tools/difference_errors.py` measures it and writes
 `difference_errors.json`; a cost of another version than those of the file has an error that is not known.
 """
 
@@ -28,7 +28,7 @@ FARTHEST = 2.0
 #: Standard errors of a difference within which two measured costs tie; about its 95 % interval.
 TIE_ERRORS = 2.0
 
-#: What plans do with tables: nothing but whole tables and cuts by columns, or rows and replicas besides.
+#: How plans cut tables: by columns at most, or also by rows and with replicas.
 Cuts = Literal["columns", "rows"]
 Devices = Literal["cpu", "gpu"]
 #: Whether a difference is above the error of a cost.

@@ -158,7 +158,7 @@ class PlanCost(Record):
 
 
 def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden: Bools, **same: Any) -> list[PlanCost]:
-    """Return the costs of P plans that differ in times, notes and whether ids are hidden alone.
+    """Return the costs of P plans that differ only in times, notes and whether ids are hidden.
 
     Args:
         per_device: shape (P, D, 5); becomes read-only.

@@ -152,13 +152,13 @@ def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float
 
 
 def dense_update_bytes(task: ShardingTask, key: ShardKey, passes: int = 4) -> float:
-    """Return the bytes that the dense update of a replica moves besides its lookups.
+    """Return the bytes that the dense update of a replica moves in addition to its lookups.
 
     Args:
         task: of the key.
         key: of a replica.
         passes: over all of its rows. FBGEMM's dense operator sets gradients to zero; the optimiser reads them, and
-            reads and writes weights, and states besides. That makes four. `DistributedDataParallel` copies gradients
+            reads and writes weights, and also states. That makes four. `DistributedDataParallel` copies gradients
             into the buckets that it all-reduces, which makes six (torch/csrc/distributed/c10d/reducer.cpp).
     """
     row_bytes, state_bytes = task.row_bytes(task.table(key.table), key.columns)
@@ -172,9 +172,9 @@ _FRESH_MS = np.array([1e3 / device.fresh_bandwidth if device.fresh_bandwidth els
 
 
 def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
-    """Return a note if a task is outside of what the constants of a device were held against.
+    """Return a note if the constants of a device were not validated for such a task.
 
-    Those of GPUs were held against nothing, as docs/costs.md says; those of a core against FP32 and exact SGD.
+    Those of GPUs were not validated at all, as docs/costs.md says; those of a core with FP32 and exact SGD.
     """
     held = {("fp32", "exact_sgd")}
     if device != "cpu-core" or {(group.precision, group.optimizer) for group in task.fused_groups} == held:

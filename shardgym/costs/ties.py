@@ -30,6 +30,6 @@ def quantized(values: float | Floats) -> Floats:
 
 
 def rounded(values: Floats, bits: int) -> Floats:
-    """Return numbers rounded to so many significant bits, for what is no time in ms, such as ms per column."""
+    """Return numbers rounded to `bits` significant bits, for values that are not times in ms, such as ms per column."""
     mantissas, exponents = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits), dtype=np.float64)

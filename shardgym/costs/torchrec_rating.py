@@ -141,7 +141,7 @@ class TorchRecRatingCost(SummedCost):
     Arguments are the fields of `PlannerConstants`.
 
     Raises:
-        InputError: a constant is no positive number, or the device is neither "cuda" nor "cpu".
+        InputError: a constant is not a positive number, or the device is neither "cuda" nor "cpu".
     """
 
     name = "torchrec_rating"

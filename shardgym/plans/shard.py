@@ -25,7 +25,7 @@ Bound = Annotated[Whole, Field(ge=0, le=2**40)]
 #: `fused_uvm`, that of the host, read over the bus; `fused_uvm_caching`, that of the host with a cache on the device.
 ComputeKernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
 Memory = Literal["device", "host"]
-#: Bytes that FBGEMM keeps on the device besides a cache: for every row of the table where it is in the cache, and for
+#: Bytes that FBGEMM keeps on the device beside a cache: for every row of the table where it is in the cache, and for
 #: every row that the cache has room for, which one it is and when it was used.
 _CACHE_ROW_BYTES = 4
 _CACHE_SLOT_BYTES = 16
@@ -88,7 +88,7 @@ class Shard(Record):
 
     @classmethod
     def whole(cls, table: EmbeddingTable, *devices: int) -> Shard:
-        """Return a shard that is all of `table`; raises `InputError` when that is no table."""
+        """Return a shard that is all of `table`; raises `InputError` when that is not a table."""
         check_instance("table", table, EmbeddingTable)
         rows = (0, table.num_embeddings)
         columns = (0, table.embedding_dim)
@@ -104,7 +104,7 @@ class Shard(Record):
         return self._changed(devices=(device,))
 
     def with_columns(self, first: int, last: int) -> Shard:
-        """Return the shard with columns from `first` to before `last`, likewise."""
+        """Return the shard with columns from `first` to before `last`, checked as in `on`."""
         if type(first) is not int or type(last) is not int or not 0 <= first < last <= 2**40:
             return dataclasses.replace(self, columns=(first, last))
         return self._changed(columns=(first, last))

@@ -43,7 +43,7 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
         placed: whether popularity ranks become rows. It makes no difference to how often rows are drawn.
 
     Raises:
-        InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
+        InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are not rows of the
             table.
     """
     if isinstance(table.ids, RecordedIds):
@@ -264,7 +264,7 @@ _LOG_RATES = np.linspace(np.log(1e-9), np.log(1e8), 8001)
 
 
 def expected_row_shares(law: UniformIds | ZipfIds, rows: int, ids: float) -> tuple[float, ...]:
-    """Return the reuse histogram that a table has if a batch has so many ids, all as expected; zeros without any."""
+    """Return the expected reuse histogram of a table if a batch has this many ids; zeros without any."""
     s, q = (law.s, law.q) if isinstance(law, ZipfIds) else (0.0, 0.0)
     distinct = expected_counts(s, q, rows, ids)[0]
     total = float(distinct.sum())

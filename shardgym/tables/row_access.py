@@ -159,11 +159,11 @@ class Cells(NamedTuple):
         return np.divide(self.masses, self.sizes, out=np.zeros(len(self.sizes)), where=self.sizes > 0)
 
     def expected(self, ids: float) -> Floats:
-        """Return how many rows of each cell so many draws from the whole table touch, shape (cells,)."""
+        """Return how many rows of each cell a number of draws from the whole table touch, shape (cells,)."""
         return np.asarray(-self.sizes * np.expm1(ids * np.log1p(-np.clip(self.rates, 0.0, _SURE))))
 
     def expected_distinct(self, ids: float) -> float:
-        """Return how many of these rows so many draws from the whole table touch."""
+        """Return how many of these rows a number of draws from the whole table touch."""
         return float(self.expected(ids).sum())
 
 
@@ -179,7 +179,7 @@ def _cells_between(table: EmbeddingTable, edges: Ints) -> tuple[Cells, Ints] | N
 
 
 def cells_of(ids: ZipfIds | RangeIds, rows: int, start: int = 0, stop: int | None = None) -> Cells:
-    """Return the rows of a table with so many rows, or of a range of them."""
+    """Return the rows of a table of this size, or of a range of them."""
     stop = rows if stop is None else stop
     if isinstance(ids, ZipfIds):
         return _zipf_cells(ids, rows, start, stop)
@@ -197,7 +197,7 @@ def _share(ids: IdDistribution, rows: int, start: int, stop: int) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def _distinct_share(ids: IdDistribution, rows: int, start: int, stop: int, count: float) -> float:
-    """Return the part of all distinct rows among so many ids that a range has."""
+    """Return the share of a range in all distinct rows among a number of ids."""
     if isinstance(ids, ZipfIds | RangeIds):
         whole = cells_of(ids, rows).expected_distinct(count)
         return cells_of(ids, rows, start, stop).expected_distinct(count) / whole if whole > 0 else 0.0

@@ -60,7 +60,7 @@ class ZipfIds(Record):
             "scattered": ranks are spread over the rows, as by a hash function. "blocks": `block_rows` neighbours by
             rank are neighbours by row, and these blocks are scattered. None: unknown; ids are drawn as scattered, and
             every range of rows counts as having its fair share of lookups.
-        block_rows: rows of a block, for "blocks" alone. Rows at the end that fill no block are the least popular ones.
+        block_rows: rows of a block, only for "blocks". Rows at the end that fill no block are the least popular ones.
 
     Raises:
         InputError: `block_rows` without blocks, or blocks without it.
@@ -124,8 +124,8 @@ class RecordedIds(Record):
         range_distinct: share of the distinct rows of batches in each range; given with `range_shares`.
 
     Raises:
-        InputError: shares do not sum to 1, one of the two is missing or has another length, or samples are no whole
-            batches.
+        InputError: shares do not sum to 1, one of the two is missing or has another length, or samples do not make
+            whole batches.
     """
 
     file: Annotated[Name, Field(pattern=r"^[^/\\]+$")]

@@ -83,7 +83,7 @@ class StepMemory(Record):
         return self.reserved_bytes[0] if len(self.reserved_bytes) == 1 else self.reserved_bytes[device]
 
     def id_bytes(self, table: EmbeddingTable, lookups: float, samples: int) -> int:
-        """Bytes of what a shard receives: so many ids of so many samples."""
+        """Bytes that a shard receives: ids, by their number and that of samples."""
         return math.ceil(self.id_copies * _input_bytes(table, lookups, samples))
 
     def column_bytes(self, outputs: float, element_bytes: int, *, whole_rows: bool) -> int:
@@ -117,7 +117,7 @@ class StepMemory(Record):
 
 
 def _input_bytes(table: EmbeddingTable, lookups: float, samples: int) -> float:
-    """Bytes of so many ids with their weights, and of the lengths of all bags."""
+    """Bytes of this many ids with their weights, and of the lengths of all bags."""
     return lookups * (ID_BYTES + WEIGHT_BYTES * table.weighted) + samples * table.num_features * LENGTH_BYTES
 
 
@@ -157,7 +157,7 @@ def shard_lookups(table: EmbeddingTable, samples: int, start: int, stop: int, qu
 
 
 def hottest_lookups(table: EmbeddingTable, samples: int, quantile: float) -> float:
-    """Return the ids of so many samples of a table in the hottest batch, see `shard_lookups`."""
+    """Return the ids of this many samples of a table in the hottest batch, see `shard_lookups`."""
     if samples == 0:
         return 0.0
     if isinstance(table.ids, RecordedIds):

@@ -234,7 +234,7 @@ class ShardingTask(Record):
         return ShardBytes(weights, states, ids, values, quantizer)
 
     def row_bytes(self, table: EmbeddingTable, columns: int) -> tuple[int, int]:
-        """Bytes of the weights and of the optimiser state of one row, as far as so many columns of it go."""
+        """Bytes of the weights and of the optimiser state of this many columns of one row."""
         per_weight, per_row = OPTIMIZER_STATE[self.optimizer_of(table)]
         return columns * ELEMENT_BYTES[self.precision_of(table)], 4 * (per_weight * columns + per_row)
 
@@ -337,7 +337,7 @@ class ShardingTask(Record):
 
     @functools.cached_property
     def _column_bytes(self) -> tuple[Ints, Ints]:
-        """Bytes of a column of each table, and those that its rows take besides, each of shape (T,)."""
+        """Bytes of a column of each table, and those that its rows take in any case, each of shape (T,)."""
         one = [self.block_bytes(table, table.num_embeddings, 1) for table in self.tables]
         two = [self.block_bytes(table, table.num_embeddings, 2) for table in self.tables]
         column: Ints = np.array(two, dtype=np.int64) - np.array(one, dtype=np.int64)

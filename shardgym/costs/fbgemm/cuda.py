@@ -17,7 +17,7 @@ from shardgym.machine import slug
 _FOR_IDS = 1 / 3
 #: Floats that a flush writes, in sizes of the cache.
 _FLUSH_FACTOR = 2
-#: At most so many flushes, so that a host that can never be ahead is not waited for without end.
+#: Most flushes, so that a host that never gets ahead is not waited for without end.
 MOST_FLUSHES = 128
 #: Steps without waiting after which one flush less is tried. A flush takes far less than the step that is repeated
 #: when one less turns out to be too few.

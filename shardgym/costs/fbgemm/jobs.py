@@ -85,7 +85,7 @@ class ShardSet(NamedTuple):
         return per_weight * self.num_weights + per_row * sum(shard.num_rows for shard in self.shards)
 
     def request_bytes(self, batches: int) -> int:
-        """Bytes of the ids of so many batches."""
+        """Bytes of the ids of this many batches."""
         ids = sum(shard.table.pooling_factor for shard in self.shards) + len(self.shards)
         return int(ids * self.batch_size * _INDEX_BYTES * batches)
 
@@ -114,5 +114,5 @@ class StepTimes(NamedTuple):
 
     times: Floats  #: forward and backward in ms, shape (iterations, 2)
     notes: tuple[str, ...] = ()  #: caveats for a reader of the times
-    #: What the host takes to launch the kernels of a step in ms, median, which is no part of `times`; 0 on CPUs.
+    #: What the host takes to launch the kernels of a step in ms, median, which is not part of `times`; 0 on CPUs.
     launch_ms: float = 0.0

@@ -22,7 +22,7 @@ from shardgym.tables.table import EmbeddingTable
 #: Share of the available memory that may be taken, and the share of it that may hold ids.
 _USABLE = 0.9
 _FOR_IDS = 1 / 16
-#: Pooled output, its gradient and what the kernels allocate besides, in copies of the output.
+#: Pooled output, its gradient and what else the kernels allocate, in copies of the output.
 _OUTPUT_COPIES = 4
 
 
@@ -49,7 +49,7 @@ class CpuBackend:
 
     @contextmanager
     def reserve(self, needed: int) -> Iterator[None]:
-        """Raise `JobError` if so many bytes are not available; a context, as a GPU's memory runs out inside."""
+        """Raise `JobError` if `needed` bytes are not available; a context, as a GPU's memory runs out inside."""
         available = int(available_bytes() * _USABLE)
         if needed > available:
             raise JobError(f"measuring needs {needed} bytes of memory, but {available} bytes are available")
@@ -122,7 +122,7 @@ def _needed_bytes(shard_set: ShardSet, batches: int) -> int:
 
 
 def fixed_gradient(shard_set: ShardSet, rows: int, device: torch.device) -> torch.Tensor:
-    """Return a fixed random normal gradient of an output of so many rows; those of unpooled tables are of one width."""
+    """Return a fixed random normal gradient of an output of `rows` rows; those of unpooled tables have one width."""
     width = shard_set.width if shard_set.shards[0].table.is_pooled else shard_set.shards[0].width
     generator = torch.Generator(device).manual_seed(0)
     return torch.randn(rows, width, generator=generator, device=device).to(dtype_of(shard_set))

@@ -53,7 +53,7 @@ class ShapedLinks(NamedTuple):
     domain_size: int  #: consecutive ranks that form a domain
     #: One rate where all links are alike; or of a rank's link to its domain, and of its link to all others.
     rates: tuple[float, ...]
-    dilation: float  #: links are so many times slower than that
+    dilation: float  #: how many times slower than that links are
     socket_bytes: int  #: of a socket's buffers, see `SOCKET_BYTES`
 
     @classmethod

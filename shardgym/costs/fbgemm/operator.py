@@ -83,7 +83,7 @@ class Ids(NamedTuple):
 
 
 class RequestMaker:
-    """Draws ids on a device, of which it keeps so many bytes, and merges them; every plan of a task gets the same."""
+    """Draws and merges ids on a device, and keeps up to `limit_bytes` of them; all plans of a task get the same ids."""
 
     def __init__(self, seed: int, device: torch.device, limit_bytes: int) -> None:
         self._seed = seed

@@ -38,7 +38,7 @@ class StepClock(Protocol):
     def exchange(
         self, part: str, run: Callable[[], object], sent_bytes: Sequence[int], group: ProcessGroup | None = None
     ) -> None:
-        """Run an exchange of a group, or of all ranks, in which this rank sends so many bytes to every rank."""
+        """Run an exchange of a group, or of all ranks, in which this rank sends these bytes to every rank."""
 
 
 class Part(NamedTuple):

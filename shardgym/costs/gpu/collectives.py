@@ -42,11 +42,11 @@ class CollectiveConstants:
     card_share: float = 0.939  #: of the bandwidth of network cards
     node_fall: float = 0.0496  #: what each doubling of the nodes adds to the time that the network takes, as a share
     device_us: float = 1.87  #: start-up time of a ring for each of its devices
-    node_us: float = 2.96  #: besides, for each of its nodes if they are several
+    node_us: float = 2.96  #: extra, for each of its nodes if there are several
     ramp: float = 2.45  #: start-up time that large messages add to that of small ones, as a factor
     ramp_bytes: float = 65536.0  #: for each device, with which half of the ramp is paid
     reduce_us: float = 20.6  #: start-up time of an all-reduce
-    reduce_node_us: float = 14.9  #: besides, for each doubling of the nodes
+    reduce_node_us: float = 14.9  #: extra, for each doubling of the nodes
     reduce_ramp: float = 6.18  #: as `ramp`, of all-reduces
     reduce_ramp_bytes: float = 16777216.0  #: in all, with which half of that is paid
 

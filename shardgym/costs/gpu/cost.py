@@ -75,8 +75,8 @@ class GpuSettings:
     #: it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
     ids: bool = False
     #: Precision of outputs and their gradients in exchanges. "fp16" halves what FP32 tasks send; what replicas exchange
-    #: stays, and conversions are not counted. Held against nothing: published is a gain of 6 % of whole steps, and not
-    #: how much of them exchanges are.
+    #: stays, and conversions are not counted. Not validated: published is a gain of 6 % of whole steps, but not the
+    #: share of exchanges in them.
     wire: Wire = "task"
 
     def __post_init__(self) -> None:
@@ -108,8 +108,8 @@ class GpuCost(SummedCost):
 
     Raises:
         UnknownNameError: no such card.
-        InputError: settings that do not fit, see `GpuSettings`; the topology of a task names a device that is no GPU,
-            or its nodes differ in size and exchanges go in two steps.
+        InputError: settings that do not fit, see `GpuSettings`; the topology of a task names a device that is not a
+            GPU, or its nodes differ in size and exchanges go in two steps.
     """
 
     name = "gpu"
@@ -127,7 +127,7 @@ class GpuCost(SummedCost):
 
     @property
     def hardware(self) -> str:
-        """Return "CARD-modelled", or "gpu-modelled" when each task names its own, with what is set besides."""
+        """Return "CARD-modelled", or "gpu-modelled" when each task names its own, with other settings appended."""
         given = self._settings
         others = {"-two_step": given.exchange == "two_step", "-ids": given.ids, "-fp16_wire": given.wire == "fp16"}
         return f"{given.hardware or 'gpu'}-modelled" + "".join(name for name, is_set in others.items() if is_set)
@@ -154,7 +154,7 @@ class GpuCost(SummedCost):
 
 
 def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
-    """Return notes if nothing that was published lies near a task: see benchmarks/published_gpu/README.md."""
+    """Return notes if no published measurement is close to a task: see benchmarks/published_gpu/README.md."""
     notes = []
     if hardware not in _HELD_CARDS:
         cards = ", ".join(_HELD_CARDS)
@@ -190,7 +190,7 @@ class AdditiveGpu(AdditiveCosts):
         return not self._settings.ids
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
-        """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
+        """See `AdditiveCosts`; a device that is not a GPU is an `InputError`."""
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
         shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
@@ -274,7 +274,7 @@ class _UnlimitedGpu(AdditiveGpu):
 
 
 def card_of(task: ShardingTask) -> Card:
-    """Return the card that a task's topology names; a device that is no known GPU is an `InputError`."""
+    """Return the card that a task's topology names; a device that is not a known GPU is an `InputError`."""
     device = task.topology.device
     if device not in CARDS:
         raise InputError(

@@ -61,7 +61,7 @@ class LinkConstants:
     slow_share: float = 0.916  #: likewise of a network card's
     fast_floor_us: float = 15.5  #: start-up time inside of a domain
     slow_floor_us: float = 30.5  #: start-up time between domains
-    ramp_us: float = 12.3  #: what large messages cost besides
+    ramp_us: float = 12.3  #: extra cost of large messages
     ramp_bytes: float = 65536.0  #: to each peer, with which half of the ramp is paid
 
 
@@ -154,7 +154,7 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
 
 
 def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:
-    """Return what an exchange costs besides floor and bandwidth, in ms, by the bytes that go to each peer."""
+    """Return what an exchange costs beyond floor and bandwidth, in ms, by the bytes that go to each peer."""
     return np.asarray(links.ramp_us * 1e-3 * message_bytes / (message_bytes + links.ramp_bytes), dtype=np.float64)
 
 

@@ -34,7 +34,7 @@ class HostConstants:
     read_share: float = 1.12  #: when lookups read rows
     update_share: float = 0.672  #: when rows and states are read and written
     fetch_share: float = 0.451  #: when rows are fetched into a cache, and others are written back
-    backward_us: float = 144.0  #: fixed time of the backward pass besides
+    backward_us: float = 144.0  #: extra fixed time of the backward pass
 
 
 HOST = HostConstants()

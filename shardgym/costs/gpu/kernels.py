@@ -9,7 +9,7 @@ hold this up, and each alone would take a time that is proportional to an amount
 - *chain*: the ids of one bag are read one after the other, which matters where a batch has few bags.
 
 They overlap, though not fully: the time is their p-norm. A p-norm is at most the sum of its parts, so a fused kernel is
-never slower than its tables one by one, and it saves launches besides.
+never slower than its tables one by one, and it also saves launches.
 
 Backward sorts all ids of the device, reads the gradient of every lookup, and reads and writes every distinct row and
 its optimiser state. Phases follow each other, and their times add up.
@@ -32,7 +32,7 @@ from shardgym.tables.table import REUSE_BINS, EmbeddingTable, RangeIds, ZipfIds
 #: Smallest number of bytes that crosses a bus of the GPU.
 SECTOR = 32
 ID_BYTES = 8
-#: Read per bag besides ids: two offsets.
+#: Read per bag in addition to ids: two offsets.
 _OFFSET_BYTES = 16
 #: Bytes that a radix sort moves per id besides its passes: linearise, histogram, run-length encode; and per pass, with
 #: 8-byte keys and 4-byte values, each read and written.
@@ -260,7 +260,7 @@ def _table_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floa
 
 
 def matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
-    """Return accesses that add up to so many ids: bins know them to a factor of 2, the ids of a batch are known better.
+    """Return accesses that add up to `ids`, the ids of a batch: bins know them to a factor of 2 only.
 
     Rows of each class are not all 0, accesses to each of them are at least 1; both have the shape (17,).
     """
@@ -273,7 +273,7 @@ def matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
 
 
 def _binned(cells: Cells, ids: float) -> tuple[Floats, Floats]:
-    """Return touched rows and accesses per reuse bin, each of shape (17,), of so many ids."""
+    """Return touched rows and accesses per reuse bin, each of shape (17,), of a number of ids."""
     lookups = ids * cells.masses
     touched = cells.sizes * -np.expm1(-ids * cells.rates)
     accesses = np.divide(lookups, touched, out=np.ones(len(touched)), where=touched > 0)

@@ -30,7 +30,7 @@ MAX_LISTED = 30
 MAX_PIECES = 4
 
 
-#: Width of bars, and whether phases and counts are shown: the first with which a table fits the terminal is taken.
+#: Width of bars, and whether phases and counts are shown: the first that fits the terminal is used.
 _DETAILS = (
     *((width, True, True) for width in (24, 16, 10, 6, 0)),
     *((width, False, True) for width in (24, 16, 10, 6, 0)),
@@ -136,7 +136,7 @@ def bar(share: float, width: int) -> str:
 
 
 def _phases_of(cost: PlanCost) -> list[str]:
-    """Return the phases that are part of a device's time, in their order; hidden ids are none."""
+    """Return the phases that are part of a device's time, in their order, without hidden ids."""
     has_ids = bool(cost.phases["ids"].any()) and not cost.ids_hidden
     return [phase for phase in cost.phases if phase != "ids" or has_ids]
 

@@ -46,7 +46,7 @@ class ReplayCost(CostModel):
         batches: how many are replayed; times and bytes are their means.
 
     Raises:
-        InputError: other words or numbers; or a seed or batches where nothing is drawn.
+        InputError: arguments out of range, or a seed or batches where nothing is drawn.
     """
 
     name = "replay"
@@ -70,7 +70,7 @@ class ReplayCost(CostModel):
 
     @property
     def hardware(self) -> str:
-        """Return "replay", with what is set besides: ids of other streams are another judge."""
+        """Return "replay", with its other settings appended: ids of other streams make another judge."""
         set_besides = {name: value for name, value in self.settings().items() if name != "ids"}
         names = ["replay", *(["expected"] if self._ids == "expected" else [])]
         return "-".join([*names, *(f"{name}={value}" for name, value in set_besides.items())])

@@ -48,7 +48,7 @@ class StreamCounts:
             first = _first_of_runs(ids)
             self._rows.append(ids[first])
             self._first.append(np.append(first, len(ids)))
-        #: Different rows of each of so many blocks of devices.
+        #: Distinct rows of each block of devices, by number of blocks.
         self._of_blocks: dict[int, list[Ints]] = {num_devices: self._rows}
 
     def counts(self, edges: Ints) -> Counts:

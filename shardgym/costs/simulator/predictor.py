@@ -47,11 +47,11 @@ class _Predictions(NamedTuple):
 
 
 def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:
-    """Return notes on the devices and links of a task that weights know nothing of.
+    """Return notes on devices and links of a task that the weights were not trained on.
 
     Complete steps are those of CPUs, whatever the task's devices are; the link model is fitted to links of some rates.
-    Weights of kernels alone take exchanges from the task, and do not say what kind of device they are of. Memory is no
-    part of a prediction.
+    Weights of kernels alone take exchanges from the task, and do not say what kind of device they are of. Memory is
+    not part of a prediction.
     """
     topology = task.topology
     notes = []
@@ -137,7 +137,7 @@ class Predictor(NumberedShards):
                 tasks, predictions.unlikely.tolist(), predictions.ranges.tolist(), strict=True
             )
         ]
-        # Where ids are hidden, there is no time of them either.
+        # Hidden ids have no time either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(
             predictions.per_device, notes, none_hidden, cost="simulator", version=self.weights.version,

@@ -56,7 +56,7 @@ _OF_ZIPF = {"zipf_s": "s", "zipf_q": "q", "row_order": "row_order"}
 
 
 def pool_names() -> list[str]:
-    """Names that `load_pool` knows besides paths."""
+    """Names that `load_pool` takes, apart from paths."""
     return [*SYNTHETIC_BATCH, *model_names()]
 
 

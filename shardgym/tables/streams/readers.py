@@ -30,7 +30,7 @@ class Reader(ABC):
     """A file of ids."""
 
     features: tuple[str, ...]  #: in the order of the file
-    left_out: tuple[str, ...] = ()  #: columns that are no features, each with its type
+    left_out: tuple[str, ...] = ()  #: columns that are not features, each with its type
     batch_size: int | None = None  #: samples of the one batch that the file says it holds
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class Reader(ABC):
 
     @abstractmethod
     def parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
-        """Yield ids as they are there, in parts of any number of samples, the same of all features."""
+        """Yield raw ids, in parts of any number of samples, the same for all features."""
 
 
 @contextlib.contextmanager

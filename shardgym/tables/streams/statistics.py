@@ -116,7 +116,7 @@ class FeatureStatistics:
         return RangeCounts.of_totals(*self._in_ranges)
 
     def lookup_shares(self, most: int) -> tuple[float, ...]:
-        """Return the shares of lookups in equal ranges of rows, at most so many; as many as divide those counted."""
+        """Return the shares of lookups in up to `most` equal ranges of rows; their number divides that counted."""
         base = self._in_ranges.shape[1]
         count = max(n for n in range(1, max(min(most, base), 1) + 1) if base % n == 0)
         lookups = self._in_ranges[0].reshape(count, -1).sum(axis=1)

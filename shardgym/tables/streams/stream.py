@@ -39,7 +39,7 @@ class IdStream(ABC):
 
     name: str  #: for display and errors
     features: tuple[str, ...]  #: their names, in the order of the source
-    left_out: tuple[str, ...] = ()  #: columns of the source that are no features, each with its type
+    left_out: tuple[str, ...] = ()  #: columns of the source that are not features, each with its type
     batch_size: int | None = None  #: samples of the one batch that a source says it holds; None where it says nothing
 
     @abstractmethod
@@ -51,7 +51,7 @@ class IdStream(ABC):
             features: which; all of them when None.
 
         Raises:
-            InputError: the source cannot be read, or holds what is no id.
+            InputError: the source cannot be read, or holds something other than ids.
             UnknownNameError: it has no such feature.
         """
 
@@ -79,7 +79,7 @@ class IdStream(ABC):
             Statistics by feature.
 
         Raises:
-            InputError: the source cannot be read, holds what is no id, or holds less than a batch.
+            InputError: the source cannot be read, holds something other than ids, or less than a batch.
             UnknownNameError: it has no such feature.
             MissingDependencyError: frequencies are asked of a table with more than 2**27 rows, for which the extra
                 `sketches` is needed.
@@ -176,7 +176,7 @@ class RecordedStream(IdStream):
         return {feature: self._rows[feature] for feature in names}
 
     def _parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
-        """Yield ids as 64-bit integers that are no less than 0, up to the last sample that is read."""
+        """Yield ids as non-negative 64-bit integers, up to the last sample that is read."""
         count = 0
         with reading(self.path):
             for part in self._reader.parts(features):

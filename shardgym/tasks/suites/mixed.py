@@ -34,7 +34,7 @@ class MixedSource(GroupedSource):
         self._topologies = [Topology.preset(group.topology, group.num_devices) for group in spec.groups]
 
     def redrawn(self, half: Literal["train", "test"], times: int) -> MixedSource:
-        """Return a source of other tasks drawn alike from one half of each pool, so many times those of each group."""
+        """Return a source of other tasks drawn alike from one half of each pool, `times` as many in each group."""
         groups = tuple(dataclasses.replace(group, count=times * group.count, draws=()) for group in self._spec.groups)
         return MixedSource(dataclasses.replace(self._spec, groups=groups), half)
 

@@ -115,7 +115,7 @@ class DrawnSource(GroupedSource):
         return self._spec.groups
 
     def redrawn(self, pool: str, half: Literal["train", "test", "all"], count: int) -> DrawnSource:
-        """Return a source of so many other tasks of each group, drawn alike from a half of a pool, none of them chosen.
+        """Return a source of `count` other tasks of each group, drawn alike from a half of a pool, and not selected.
 
         Raises:
             UnknownNameError: no such pool; the closest names are in the message.

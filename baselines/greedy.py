@@ -152,8 +152,8 @@ def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
         cut = "columns" if shard.num_columns > COLUMN_UNIT else "rows"
         raise NoFeasiblePlanError(
             f"{piece}table '{shard.table}' of {exact_bytes(size)} fits on no device: the largest room left is "
-            f"{exact_bytes(left)} on device {device}, {exact_bytes(size - left)} too few; what helps: cuts by {cut}, "
-            "more devices, or more memory"
+            f"{exact_bytes(left)} on device {device}, {exact_bytes(size - left)} too few; cut it by {cut}, or give "
+            "more devices or more memory"
         )
     return fitting
 

@@ -65,7 +65,7 @@ def run(
 ) -> int:
     """Run solvers on a suite and rank them.
 
-    Every solver solves every task with the oracle. The judge, a cost model that solvers cannot query, then scores all
+    Every solver solves every task with the oracle. The judge, a cost model that solvers may not query, then scores all
     plans of the task together. Each task, solver and seed appends a record to DIRECTORY/records.jsonl as soon as the
     task is scored; a failure is a record, too. After an interruption, the same command resumes the run. At the end it
     prints the ranked table and writes it to DIRECTORY/table.md. Costs are relative to lpt, which is added to any

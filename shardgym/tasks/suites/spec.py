@@ -53,7 +53,7 @@ class Track(Record):
     """One way to score a suite. Boards of different tracks are different boards.
 
     Attributes:
-        judge: scores plans; solvers cannot query it.
+        judge: scores plans; solvers may not query it.
         oracle: what solvers may query.
     """
 

@@ -90,7 +90,7 @@ def row(name: str, ranks: int, result: dict[str, Any]) -> dict[str, Any]:
     """Return what is printed of a result."""
     theirs, ours = result["plans"]
     predicted = [max(map(sum, plan["predicted_ms"])) for plan in (theirs, ours)]
-    levels = result["calibration"]
+    levels = result["calibration"] or {}  # as intervals, from four rounds on
     return {
         "model": name,
         "ranks": ranks,
@@ -99,9 +99,9 @@ def row(name: str, ranks: int, result: dict[str, Any]) -> dict[str, Any]:
         "ratio": ours["ratio"],
         "95 % interval": "" if ours["low"] is None else f"{ours['low']:.3f} .. {ours['high']:.3f}",
         result["cost"]: predicted[1] / predicted[0],
-        "compute": levels["compute"],
-        "exchange": levels["exchange"],
-        "fixed ms": levels["fixed_ms"],
+        "compute": levels.get("compute", ""),
+        "exchange": levels.get("exchange", ""),
+        "fixed ms": levels.get("fixed_ms", ""),
         "rounds": len(ours["round_ms"]),
     }
 

@@ -40,7 +40,7 @@ from shardgym.torchrec.plan_file import PlanRecord, plan_record
 from shardgym.torchrec.ranks import World
 from shardgym.torchrec.real_steps import Job, TurnOfRank, run_turn
 
-#: Rounds before there are intervals.
+#: Rounds before there are intervals and calibrations.
 MIN_ROUNDS = 4
 #: Probability that an interval misses its ratio.
 _LEVEL = 0.05
@@ -116,8 +116,10 @@ class Comparison(Record):
         within: half-width of intervals that ends the run.
         minutes: time limit that ends the run.
         ended: which of these two ended the run; None while it runs.
-        calibration: levels with which the cost equals the measurements; None without predictions.
-        ids_ms: time of the exchange of ids, the part of a step's fixed time that grows with the batch.
+        calibration: levels with which the cost equals the measurements; None without predictions, and before
+            `MIN_ROUNDS` rounds.
+        ids_ms: time of the exchange of ids, the part of a step's fixed time that grows with the batch; 0 without a
+            calibration.
         seed: seed of ids, gradients and the order of turns.
         started: start of the run in UTC.
         versions: versions of Python and of relevant packages.
@@ -147,7 +149,7 @@ class Comparison(Record):
         first, *others = self.plans
         best = min(others, key=lambda plan: plan.ratio or math.inf)
         if best.low is None or best.high is None or best.ratio is None:
-            return f"No plan is known to be faster before there are {MIN_ROUNDS} rounds: give more --minutes."
+            return f"Before {MIN_ROUNDS} rounds, neither the faster plan nor the level is known: give more --minutes."
         if best.low <= 1 <= best.high:
             return (
                 f"'{best.name}' and '{first.name}' do not differ clearly: the ratio of their steps is "
@@ -294,7 +296,7 @@ def _results(
 def _calibrated(comparison: Comparison) -> Comparison:
     """Return the comparison with levels that make compute and exchanges of all plans equal the measurements."""
     priced = [plan for plan in comparison.plans if plan.predicted_ms]
-    if not priced:
+    if not priced or len(priced[0].round_ms) < MIN_ROUNDS:
         return comparison
     predicted = np.array([plan.predicted_ms for plan in priced])
     measured = np.array([plan.phases_ms for plan in priced])

@@ -96,9 +96,7 @@ class Tiers:
     """Puts the first rows of a table on all devices and the others on one, which `replay` alone prices."""
 
     def solve(self, task, cost, seed=0):
-        tables = [
-            Shard(table.name, (0, table.num_embeddings), (0, 4), n % 2) for n, table in enumerate(task.tables) if n
-        ]
+        tables = [Shard.whole(table, n % 2) for n, table in enumerate(task.tables) if n]
         first = task.tables[0]
         popular = Shard(first.name, (0, 2), (0, 4), range(task.num_devices))
         return ShardingPlan.of(task, [popular, Shard(first.name, (2, first.num_embeddings), (0, 4), 0), *tables])

@@ -24,16 +24,11 @@ def test_solve_writes_a_valid_plan_and_overwrites_with_force_alone(here, capsys)
     assert capsys.readouterr().out.startswith("plan.json: 4 shards on 2 devices in ")
 
 
-@pytest.mark.parametrize(
-    ("solver", "message"),
-    [
-        ("evaluation_toys:GivesUp", "table 't3' fits nowhere"),
-        ("evaluation_toys:Overfull", "device 0 holds 640 bytes, 160 more than its 480"),
-    ],
-)
-def test_no_feasible_plan_is_exit_code_1_and_no_file(here, capsys, solver, message):
-    assert solve("plan.json", solver) == 1
-    assert capsys.readouterr().err.startswith(f"shardgym: error: {message}")
+def test_no_feasible_plan_is_exit_code_1_and_no_file(here, output_of):
+    whys = {"GivesUp": "table 't3' fits nowhere", "Overfull": "device 0 holds 640 bytes, 160 more than its 480"}
+    for solver, message in whys.items():
+        said = output_of(["solve", "task.json", "--solver", f"evaluation_toys:{solver}", "-o", "plan.json"], 1)
+        assert said.err.startswith(f"shardgym: error: {message}")
     assert sorted(path.name for path in here.iterdir()) == ["task.json"]
 
 
@@ -107,9 +102,7 @@ def test_values_are_json_where_they_can_be_read_as_such():
     ("text", "message"),
     [
         (",a=1", "the name is missing"),
-        ("", "the name is missing"),
         ("cost,weights", "got 'weights' for a setting"),
-        ("cost,=3", "got '=3' for a setting"),
         ("cost,a=1,", "got '' for a setting"),
         ("cost,a=1,a=2", "every key once, got 'a=2' for a setting"),
         ("cost,name=x", "got 'name=x' for a setting"),

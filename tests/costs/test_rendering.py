@@ -1,5 +1,6 @@
 """Plans as text: every device and the worst, no line wider than the terminal, and the bottleneck of a step."""
 
+import dataclasses
 import re
 from random import Random
 
@@ -10,7 +11,7 @@ from evaluation_toys import CountCost, toy_tasks
 from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import pooled_widths, wait_ms
 from shardgym.costs.rendering import render_diff, render_plan
-from shardgym.costs.rendering.bottleneck import find_bottleneck
+from shardgym.costs.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.costs.rendering.plan_view import table_changes
 
 TASK = toy_tasks(1)[0]
@@ -34,10 +35,13 @@ def test_ids_are_the_first_part_of_a_bar_unless_they_are_hidden(hidden, legend, 
     assert line.split()[-1] == "".join(4 * mark for mark in stacked)
 
 
-def test_a_plan_shows_every_device_with_memory():
-    text = render_plan(TASK, HALVES, width=100)
-    assert "4 tables in 4 shards on 2 devices" in text
+def test_a_plan_shows_every_device_with_memory_and_what_the_task_says_of_itself():
+    task = dataclasses.replace(TASK, name="Ads; assumed: 1 id per sample; assumed: no state")
+    text = render_plan(task, HALVES, width=120)
+    assert "for task Ads: 4 tables in 4 shards on 2 devices, batch" in text
+    assert "\nassumed: 1 id per sample\nassumed: no state\n\n" in text
     assert text.count("320 B  66.7 %") == 2
+    assert render_diff(task, HALVES, LOPSIDED, width=100).startswith("task Ads: plan ")
 
 
 def test_the_worst_devices_and_their_tables_are_named():
@@ -45,11 +49,8 @@ def test_the_worst_devices_and_their_tables_are_named():
     text = render_plan(TASK, LOPSIDED, count_cost(LOPSIDED), width=100)
     assert "fullest: device 0, 100.0 % of its memory" in text
     assert "slowest: device 0, 3.000 ms" in text
-    held_up = (
-        "bottleneck: device 0, the step is 2.000 ms longer than for the next device; "
-        "its compute 3.000 ms, 1.50 times the mean; its exchange without waiting"
-    )
-    assert held_up in " ".join(text.split())
+    held_up = "is 2.000 ms longer than for the next device; its compute 3.000 ms, 1.50 times the mean; its exchange"
+    assert f"bottleneck: device 0, the step {held_up} without" in " ".join(text.split())
     assert "tables responsible on device 0: 't2' 50 % (10 rows x 4 columns), 't1' 33 %" in text
 
 
@@ -58,10 +59,23 @@ def test_without_a_cost_the_busiest_device_is_that_with_most_lookups():
     assert "busiest: device 1, 1.40 times the mean" in render_plan(TASK, HALVES, width=100)
 
 
+@pytest.mark.parametrize(("group_size", "own"), [(None, (0,)), (2, (0, 2))])
+def test_holders_of_a_shard_share_its_samples(group_size, own):
+    """Of 120 values of t0, each of four holders looks up 30; of 80 values of t1, one holder 80 and each of two 40."""
+    tables = (EmbeddingTable("t0", 10, 12, pooling_factor=10), EmbeddingTable("t1", 10, 8, pooling_factor=10))
+    task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)
+    shards = [Shard.whole(tables[0], 0, 1, 2, 3), Shard.whole(tables[1], *own)]
+    plan = ShardingPlan.of(task, shards, group_size=group_size)
+    assert device_loads(task, plan) == [30 + 80 / len(own) if device in own else 30 for device in range(4)]
+    first = {(0,): "'t1' 73 %", (0, 2): "'t1' 57 %"}[own]
+    assert f"tables responsible on device 0: {first}" in render_plan(task, plan, width=100)
+
+
 @pytest.mark.parametrize("width", [60, 100, 160])
 def test_no_line_is_wider_than_the_terminal(width):
     text = render_plan(TASK, HALVES, count_cost(HALVES), width=width)
     assert max(map(len, text.splitlines())) <= width
+    assert ("time bars:" in text) == ("##" in text.partition("fullest")[0]) == (width > 60)
 
 
 def test_an_infeasible_plan_is_drawn_with_its_problems():
@@ -110,8 +124,6 @@ def test_kinds_are_counted_where_tables_are_not_all_whole():
 
 ROOFLINE = make_cost("roofline")
 WIDTHS = (16, 32, 64, 128)
-
-
 THREE = ShardingTask(tuple(EmbeddingTable(f"t{n}", 10, 4) for n in range(3)), Topology(3, 2**20), batch_size=4)
 
 
@@ -187,6 +199,9 @@ def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_larg
     text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), cost, width=4000)
     assert "slowest: device 2, 16.000 ms, waiting 5.000 ms for device 1" in text
     assert "bottleneck: device 1, the step is 5.000 ms longer than for the next device" in text
+    alike = cost_of([2, 10, 9], [1, 2, 2.9998])
+    text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), alike, width=4000)
+    assert "slowest: device 2, 15.000 ms\n" in text
 
 
 @pytest.mark.parametrize("hardware", ["cpu-core", "a100"])
@@ -217,7 +232,9 @@ def test_devices_that_are_even_are_said_to_be():
     assert "devices are even within 1 % of the step" in even([5.0, 5.01, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
     assert "bottleneck: no device, devices are even" in (text := even([5.0] * 8))
     assert "tables responsible" not in text
-    assert "its compute sets it apart" in even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+    text = even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+    assert "bottleneck: device 1; its compute 9.000 ms, 1.50" in text
+    assert "its compute sets it apart" in text
 
 
 def even(compute):

@@ -33,7 +33,7 @@ _EXPLANATIONS: dict[Cause, str] = {
 }
 
 _EVEN_SHARE = 0.01  #: of the step, below which devices count as even
-_SHOWN_MS = 0.0005  #: below which a margin is written as 0.000
+_SHOWN_MS = 0.0005  #: below which a time is written as 0.000
 _LEAST_WAIT = 0.5  #: of the time until the last device is ready, that a measured wait has at least; the rest is noise
 _MAX_NAMED_TABLES = 5
 
@@ -131,10 +131,12 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         f"{times[found.device]:.3f} ms, {_as_times_mean(times.tolist(), found.device)}"
         for times in (found.compute_ms, found.exchange_ms)
     )
+    is_longer = found.margin_ms >= _SHOWN_MS
+    longer = f", the step is {found.margin_ms:.3f} ms longer than for the next device" if is_longer else ""
     lines += [
         slowest,
-        f"bottleneck: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
-        f"its compute {compute}; its exchange without waiting {exchange}; {why}",
+        f"bottleneck: device {found.device}{longer}; its compute {compute}; "
+        f"its exchange without waiting {exchange}; {why}",
     ]
     if found.cause != "other":
         named = _name_tables(task, plan.on(found.device), "lookups" if found.cause == "compute" else "columns")
@@ -148,7 +150,7 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
 
 def _waits(found: Bottleneck, slowest: int) -> str:
     last = int((found.wait_ms == 0).argmax())
-    if slowest == last or not found.wait_ms[slowest] > 0:
+    if slowest == last or found.wait_ms[slowest] < _SHOWN_MS:
         return ""
     return f", waiting {found.wait_ms[slowest]:.3f} ms for device {last}"
 
@@ -172,13 +174,16 @@ def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["loo
 
 
 def _values_per_sample(task: ShardingTask, shard: Shard) -> float:
-    """Return ids times columns, rows being equally likely; 0 for a table that the task lacks, so that it is drawn."""
+    """Return what one holder looks up: ids times columns of its part of the samples, rows being equally likely.
+
+    It is 0 for a table that the task lacks, so that it is drawn.
+    """
     if not task.has_table(shard.table):
         return 0.0
     table = task.table(shard.table)
-    return table.pooling_factor * shard.num_rows / table.num_embeddings * shard.num_columns
+    return table.pooling_factor * shard.num_rows / table.num_embeddings * shard.num_columns / len(shard.devices)
 
 
 def device_loads(task: ShardingTask, plan: ShardingPlan) -> list[float]:
-    """Return the values looked up per sample on every device."""
+    """Return the values that every device looks up, per sample of the batch; devices with copies share the samples."""
     return [sum(_values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]

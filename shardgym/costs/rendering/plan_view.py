@@ -46,23 +46,24 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
     times = cost if cost is not None and cost.feasible else None
     for detail in _DETAILS:
         table = _device_table(task, plan, times, *detail)
+        has_bars = detail[0] > 0
         if max(map(len, table.splitlines())) <= width:
             break
     lines = [*_host_lines(task, plan), *describe_bottleneck(task, plan, times)]
     if times is not None:
         phases = ", ".join(f"{_PHASES[phase][1]} {_PHASES[phase][0]}" for phase in _phases_of(times))
         noise = f", standard error {100 * times.noise:.1f} %" if times.noise else ""
-        lines.append(
-            f"cost: {times.cost} {times.version} on {times.hardware}, {times.origin}{noise}; time bars: {phases}"
-        )
+        legend = f"; time bars: {phases}" if has_bars else ""
+        lines.append(f"cost: {times.cost} {times.version} on {times.hardware}, {times.origin}{noise}{legend}")
     elif cost is not None:
         lines.append(f"cost: none from {cost.cost}, because of the problems below")
     problems = plan_problems(task, plan.shards, plan.group_size)
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]
     lines += [f"problem: {problem}" for problem in problems]
+    title, *remarks = _name_parts(task)
     heading = (
-        f"plan {plan.digest[:12]} for task {task.name or task.digest[:12]}: {task.num_tables} tables in "
+        f"plan {plan.digest[:12]} for task {title}: {task.num_tables} tables in "
         f"{len(plan.shards)} shards on {task.num_devices} devices, batch {task.batch_size}, {task.precision}, "
         f"{task.optimizer}"
     )
@@ -72,7 +73,13 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
         heading += f"; tables: {_counts(kinds)}{in_groups}"
     if plan.leaves_devices:
         heading += f"; shards: {_counts(shard.compute_kernel for shard in plan.shards)}"
-    return "\n".join([_wrapped(heading, width), "", table, "", *(_wrapped(line, width) for line in lines)])
+    above, below = ([_wrapped(line, width) for line in block] for block in ([heading, *remarks], lines))
+    return "\n".join([*above, "", table, "", *below])
+
+
+def _name_parts(task: ShardingTask) -> list[str]:
+    """Return the task's name, or its digest without one, and what follows it after semicolons, as in imported tasks."""
+    return (task.name or task.digest[:12]).split("; ")
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> str:
@@ -176,7 +183,7 @@ def render_diff(
     changes = table_changes(task, before, after)
     moved = sum(change.is_move for change in changes)
     lines = [
-        f"task {task.name or task.digest[:12]}: plan {before.digest[:12]} (A), plan {after.digest[:12]} (B); "
+        f"task {_name_parts(task)[0]}: plan {before.digest[:12]} (A), plan {after.digest[:12]} (B); "
         f"{moved} tables moved, {len(changes) - moved} cut differently, {task.num_tables - len(changes)} the same",
         "",
         _both_device_tables(task, before, after, costs),

@@ -202,7 +202,10 @@ def rules_of(
             in_hosts = ()
             if "dense" not in (constraint.compute_kernels or ()):  # which a table on all ranks may follow
                 wishes.append(Wish("compute_kernels", table.name, not_in_host))
-        rules[table.name] = Rule(kinds, constraint.min_partition or 0, devices, in_hosts)
+        least = constraint.min_partition or 0
+        if least > table.embedding_dim:
+            wishes.append(Wish("min_partition", table.name, f"it has {table.embedding_dim} columns and stays uncut"))
+        rules[table.name] = Rule(kinds, least, devices, in_hosts)
     by_rows = []
     for members in _with_mean_pooling(task):
         of_rows = {name: rules[name]._replace(kinds=rules[name].kinds.intersection(RIGHT_MEANS)) for name in members}

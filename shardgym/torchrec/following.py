@@ -5,8 +5,8 @@ table that breaks its rule is placed again in the allowed way with which the who
 of the slowest device are placed again as long as that makes the plan cheaper. A plan that cuts no table gets the same
 treatment, and the cheaper of the two is kept. A table without a feasible allowed way stays as it was.
 
-Solvers do not know that TorchRec permutes outputs where columns are cut, see `shardgym.costs.torchrec_steps`. A plan
-that cuts columns is therefore compared with plans that cut none.
+Solvers do not know that TorchRec permutes outputs where columns are cut, see `shardgym.costs.torchrec_steps`, and that
+it needs pieces of one width, see `as_run`. A plan with such cuts is therefore compared with plans that cut less.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, ComputeKernel, Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
+from shardgym.torchrec.table_cuts import as_run
 
 #: Kinds that TorchRec runs: all but "tiers".
 RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
@@ -185,10 +186,10 @@ def follow(
             (math.isinf(total), _broken(one, of, task), total) for (one, of), total in zip(tried, totals, strict=True)
         ]
         found, rules = tried[ranks.index(min(ranks))]
-    has_to_cut = any(rule.kinds <= _CUT_KINDS for rule in rules.values())
-    if cost.additive() is not None and permuted_columns(found, task) and not has_to_cut:
-        found = _uncut(found, task, cost, rules, seed)
-    return found
+    run = as_run(found, task)
+    if cost.additive() is not None and (run != found or permuted_columns(run, task)):
+        run = _uncut(run, task, cost, rules, seed)
+    return run
 
 
 def _followed(
@@ -204,32 +205,53 @@ def _followed(
     plans = [_mended(start, task, cost, rules) for start in starts]
     if cost.additive() is not None:  # others take too long, and measured ones differ from time to time
         plans = [_improved(mended, task, cost, rules) for mended in plans]
+    return best_of(plans, task, cost, rules)
+
+
+def best_of(
+    plans: Sequence[ShardingPlan],
+    task: ShardingTask,
+    cost: CostModel,
+    rules: Mapping[str, Rule],
+    by_rows: Sequence[Mapping[str, Rule]] = (),
+) -> ShardingPlan:
+    """Return the plan that fits, breaks the fewest rules, and costs least; arguments as `follow`."""
+
+    def broken(plan: ShardingPlan) -> int:
+        of_all = rules
+        for of_rows in by_rows:
+            of_all = min(of_all, {**of_all, **of_rows}, key=lambda tried: _broken(plan, tried, task))
+        return _broken(plan, of_all, task)
+
     totals = [answer.total_ms for answer in step_costs(cost, task, plans)]
-    return plans[min(range(len(plans)), key=lambda n: (_broken(plans[n], rules, task), totals[n]))]
+    ranks = [(math.isinf(total), broken(plan), total) for plan, total in zip(plans, totals, strict=True)]
+    return plans[ranks.index(min(ranks))]
 
 
 def _uncut(
     plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
 ) -> ShardingPlan:
-    """Return a plan without cuts of columns where one is found that costs less, else the plan."""
-    whole = {table.name: rules.get(table.name, Rule()) for table in task.tables}
-    whole = {name: rule._replace(kinds=rule.kinds - _CUT_KINDS) for name, rule in whole.items()}
-    shards: list[Shard] = []
-    for table in task.tables:
-        own = plan.of_table(table.name)
-        if plan.kind_of(table.name, task) in _CUT_KINDS:
-            widest = max(own, key=lambda shard: shard.num_columns)
-            own = (dataclasses.replace(widest, rows=(0, table.num_embeddings), columns=(0, table.embedding_dim)),)
-        shards += own
-    tried = [plan, ShardingPlan.of(task, shards, plan.group_size)]
-    before, after = step_costs(cost, task, tried)
-    if after.total_ms < _NEAR * before.total_ms:
-        tried.append(_improved(tried[1], task, cost, whole))
-    with contextlib.suppress(*NO_PLAN):
-        tried.append(make_solver("local_search", splits=False).solve(task, cost, seed))
-    tried = [one for one in tried if _broken(one, rules, task) <= _broken(plan, rules, task)]
-    totals = [answer.total_ms for answer in step_costs(cost, task, tried)]
-    return tried[totals.index(min(totals))]
+    """Return a plan with fewer tables cut by columns where one is found that costs less, else the plan."""
+    cut = {table.name for table in task.tables if plan.kind_of(table.name, task) in _CUT_KINDS}
+    asked_for = {name for name, rule in rules.items() if rule.kinds <= _CUT_KINDS}
+    cut -= asked_for
+    tried = [plan]
+    for joined in (cut, {name for name in cut if not task.table(name).is_pooled}):
+        whole = {name: rules.get(name, Rule()) for name in joined}
+        whole = {name: rule._replace(kinds=rule.kinds - _CUT_KINDS) for name, rule in whole.items()}
+        shards = [shard for shard in plan.shards if shard.table not in joined]
+        for table in (task.table(name) for name in sorted(joined)):
+            widest = max(plan.of_table(table.name), key=lambda shard: shard.num_columns)
+            shards.append(dataclasses.replace(widest, rows=(0, table.num_embeddings), columns=(0, table.embedding_dim)))
+        candidate = ShardingPlan.of(task, shards, plan.group_size)
+        before, after = step_costs(cost, task, [plan, candidate])
+        tried.append(candidate)
+        if joined and not asked_for and after.total_ms < _NEAR * before.total_ms:
+            tried.append(as_run(_improved(candidate, task, cost, {**rules, **whole}), task))
+    if not asked_for:
+        with contextlib.suppress(*NO_PLAN):
+            tried.append(make_solver("local_search", splits=False).solve(task, cost, seed))
+    return best_of(tried, task, cost, rules)
 
 
 def _broken(plan: ShardingPlan, rules: Mapping[str, Rule], task: ShardingTask) -> int:

@@ -25,6 +25,7 @@ from shardgym.torchrec.table_cuts import (
     RIGHT_MEANS,
     Ranks,
     TableCut,
+    as_run,
     check_one_block_size,
     cut_of,
     fewest_types,
@@ -129,17 +130,16 @@ def export_plan(
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
     group = task.num_devices if plan.group_size is None else plan.group_size
     ranks = Ranks(group, task.topology.devices_per_host)
+    run = as_run(plan, task)
     members_at: dict[str, list[TableCut]] = {}
     for table in task.tables:
         path, _ = split_name(table.name)
-        members_at.setdefault(path, []).append(cut_of(plan, task, table, ranks))
+        members_at.setdefault(path, []).append(cut_of(run, task, table, ranks))
     unpooled = [path for path, members in members_at.items() if _is_unpooled(task, members)]
     notes = []
     for path in unpooled:
-        before = members_at[path]
-        members_at[path] = of_sequences(before, on_cpus=device_type == "cpu")
-        narrowed = zip(before, members_at[path], strict=True)
-        more = [cut.name for cut, narrow in narrowed if len(narrow.shards) > len(cut.shards)]
+        members_at[path] = of_sequences(members_at[path], on_cpus=device_type == "cpu")
+        more = [cut.name for cut in members_at[path] if len(cut.shards) > len(plan.of_table(cut.name))]
         if more:
             width = next(cut.shards[0].num_columns for cut in members_at[path] if cut.kind == "column_wise")
             notes.append(

@@ -50,7 +50,10 @@ class TableCut(NamedTuple):
 
 
 def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks: Ranks) -> TableCut:
-    """Return the cut of a table over the ranks of one group; raises `InputError` if TorchRec cannot cut so."""
+    """Return the cut of a table over the ranks of one group; raises `InputError` if TorchRec cannot cut so.
+
+    The plan is one that `as_run` returned.
+    """
     kind = plan.kind_of(table.name, task)
     if kind == "data_parallel":
         return TableCut(table.name, kind, ())
@@ -58,7 +61,6 @@ def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks:
     _check_one_kernel(shards)
     _check_holders(shards, task.num_devices, ranks.number)
     if all(shard.num_rows == table.num_embeddings for shard in shards):
-        shards = _with_one_width_per_rank(shards)
         if len(shards) > 1:
             kind = "table_column_wise" if kind == "table_column_wise" else "column_wise"
         return TableCut(table.name, kind, shards)
@@ -79,6 +81,26 @@ def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks:
             )
     kind = "grid_shard" if len(blocks) > 1 else "row_wise" if sizes[0] == ranks.number else "table_row_wise"
     return TableCut(table.name, kind, tuple(by_columns), sizes[0])
+
+
+def as_run(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
+    """Return a plan with the pieces of columns that TorchRec runs in place of it; other tables stay as they are.
+
+    Pieces of a table on one rank have one width. So have all pieces of an `EmbeddingCollection`, because
+    `ShardedEmbeddingCollection` takes the width of the first one for all.
+    """
+    pieces: dict[str, tuple[Shard, ...]] = {table.name: plan.of_table(table.name) for table in task.tables}
+    unpooled: dict[str, list[str]] = {}
+    for table in task.tables:
+        own = pieces[table.name]
+        if len(own) > 1 and all(shard.num_rows == table.num_embeddings for shard in own):
+            pieces[table.name] = own = _with_one_width_per_rank(own)
+            if len(own) > 1 and not table.is_pooled:
+                unpooled.setdefault(table.name.rpartition(".")[0], []).append(table.name)
+    for names in unpooled.values():
+        width = math.gcd(*(shard.num_columns for name in names for shard in pieces[name]))
+        pieces |= {name: _cut_to(pieces[name], width) for name in names}
+    return ShardingPlan.of(task, [shard for own in pieces.values() for shard in own], plan.group_size)
 
 
 def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
@@ -102,8 +124,7 @@ def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
 def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
     """Return the tables of one `EmbeddingCollection` as TorchRec shards them: whole, by columns, by rows or replicated.
 
-    Pieces of columns in one domain are `column_wise`, too. All pieces of the collection are cut into the largest width
-    that divides all, because `ShardedEmbeddingCollection` takes the width of the first one for all.
+    Pieces of columns in one domain are `column_wise`, too.
     """
     for cut in cuts:
         if on_cpus and cut.kind == "data_parallel":
@@ -116,12 +137,7 @@ def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
                 f"table '{cut.name}' is unpooled and {cut.kind}: TorchRec cuts rows of an EmbeddingCollection only "
                 "over all ranks; cut it so, or by columns, or keep it whole"
             )
-    of_columns = [cut for cut in cuts if cut.kind in ("column_wise", "table_column_wise")]
-    width = math.gcd(*(shard.num_columns for cut in of_columns for shard in cut.shards))
-    return [
-        cut._replace(kind="column_wise", shards=_cut_to(cut.shards, width)) if cut in of_columns else cut
-        for cut in cuts
-    ]
+    return [cut._replace(kind="column_wise") if cut.kind == "table_column_wise" else cut for cut in cuts]
 
 
 def check_one_block_size(cuts: Sequence[TableCut]) -> int:
@@ -205,8 +221,9 @@ def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
     widths differ.
     """
     pieces = []
-    for device in {shard.devices[0] for shard in shards}:
-        mine = [shard for shard in shards if shard.devices[0] == device]
+    place = operator.attrgetter("devices", "compute_kernel", "cache_load_factor")
+    for one in set(map(place, shards)):
+        mine = [shard for shard in shards if place(shard) == one]
         if len({shard.num_columns for shard in mine}) > 1:
             mine = _joined(mine)
             mine = list(_cut_to(mine, math.gcd(*(shard.num_columns for shard in mine))))

@@ -171,7 +171,7 @@ def test_every_plan_is_priced_as_the_cost_does_and_so_are_tables_that_are_placed
 @pytest.mark.torchrec
 def test_torchrec_runs_every_plan():
     pytest.importorskip("torchrec", reason="needs TorchRec")
-    from shardgym.torchrec.table_cuts import Ranks, check_one_block_size, cut_of
+    from shardgym.torchrec.table_cuts import Ranks, as_run, check_one_block_size, cut_of
 
     tasks, kinds = mixed_tasks(), set()
     env = AnyWiseEnv(tasks=tasks, cost=make_cost("roofline"), max_splits=4)
@@ -180,7 +180,7 @@ def test_torchrec_runs_every_plan():
             continue
         task, plan = tasks[info["task_index"]], info["plan"]
         ranks = Ranks(task.num_devices, task.topology.devices_per_host)
-        cuts = [cut_of(plan, task, table, ranks) for table in task.tables]
+        cuts = [cut_of(as_run(plan, task), task, table, ranks) for table in task.tables]
         check_one_block_size(cuts)
         kinds |= {cut.kind for cut in cuts}
     assert len(kinds) == 7

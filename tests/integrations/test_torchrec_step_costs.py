@@ -16,9 +16,10 @@ from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.calibrated import CalibratedCost, Calibration
 from shardgym.costs.torchrec_steps import permuted_columns, step_costs
 from shardgym.plans.migration import rebound
-from shardgym.torchrec import ShardGymPlanner, model_from_task, to_torchrec
+from shardgym.torchrec import ShardGymPlanner, from_torchrec, model_from_task, to_torchrec
 from shardgym.torchrec.following import Rule, follow, solve_beside_host_tables
 from shardgym.torchrec.real_steps import sharders
+from shardgym.torchrec.table_cuts import as_run
 
 pytestmark = MARKS
 
@@ -158,3 +159,21 @@ def test_tables_make_room_for_one_in_the_memory_of_the_host():
     (before, after), (_, simple) = totals
     assert after < 0.7 * before
     assert after < 1.01 * simple
+
+
+def test_the_plan_that_is_priced_is_the_one_that_torchrec_runs():
+    """Pieces of 8 and 56 columns of an unpooled table become eight of 8: then it is better left whole."""
+    tables = tuple(EmbeddingTable(f"x.t{n}", 10_000, 64, 20.0, pooling="none") for n in range(3))
+    task = ShardingTask(tables, Topology.preset("dgx-a100", 2), 4096)
+    pieces = [Shard("x.t0", (0, 10_000), columns, n) for n, columns in enumerate([(0, 8), (8, 64)])]
+    plan = ShardingPlan.of(task, [*pieces, Shard.whole(tables[1], 0), Shard.whole(tables[2], 0)])
+    run = as_run(plan, task)
+    assert len(run.of_table("x.t0")) == 8
+    assert from_torchrec(to_torchrec(plan, task), task) == run == as_run(run, task)
+    cost = make_cost("gpu")
+    followed = follow(plan, task, cost, {})
+    priced, before = (answer.total_ms for answer in cost.evaluate(task, [followed, run]))
+    assert priced < before
+    assert from_torchrec(to_torchrec(followed, task), task) == followed
+    asked = follow(plan, task, cost, {"x.t0": Rule(frozenset({"column_wise"}))})
+    assert asked == run

@@ -59,7 +59,7 @@ def _import(kind: str, target: str) -> Any:
 def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
     """Call `cls(**settings)`; raises `InputError`, which names the settings that exist, when these do not suit."""
     if not isinstance(cls, type):
-        raise InputError(f"{kind} '{name}' is {short_repr(cls)}: expected a class")
+        raise InputError(f"{kind} '{name}' is a {type(cls).__name__}: expected a class")
     parameters = inspect.signature(cls).parameters
     if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
         unknown = [setting for setting in settings if setting not in parameters]

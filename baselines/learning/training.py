@@ -199,8 +199,7 @@ class _Loop:
 
     def run(self) -> TrainingLog:
         log = self._log
-        before = log.seconds
-        started = time.monotonic()
+        started = time.monotonic() - log.seconds
         figures: dict[str, float] = {}
         with progress_bar(
             shown=self._options.progress, total=self._steps, initial=log.steps, unit="step", desc="training"
@@ -211,13 +210,15 @@ class _Loop:
                 figures = self._learner.step(log.steps, np.random.default_rng([self._options.seed, log.steps]))
                 log.steps += 1
                 self._check_numbers(figures)
-                log.seconds = before + time.monotonic() - started
+                log.seconds = time.monotonic() - started
                 bar.update()
                 if log.steps % self._options.evaluate_every == 0 or log.steps == self._steps or self._is_late():
                     self._evaluate(figures)
-                    log.seconds = before + time.monotonic() - started
+                    log.seconds = time.monotonic() - started
                     self._save()
                     bar.set_postfix_str(f"validation {min(entry['validation_ms'] for entry in log.curve):.3f} ms")
+        if log.steps < self._steps:
+            _LOG.warning("stopped at step %d of %d: time is over; resume with more minutes", log.steps, self._steps)
         self._learner.network.load_state_dict(log.best)
         return log
 

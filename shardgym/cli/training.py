@@ -116,10 +116,12 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
     help="Draw tasks like those of this suite; repeatable, for equally many tasks of each.",
 )  # fmt: skip
 @click.option("--oracle", metavar="NAME", help=f"The cost that the solver queries, {NOTATION} (default: the suite's).")
-@click.option("--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Number of training tasks.")
+@click.option(
+    "--tasks", "num_tasks", type=click.IntRange(1), default=600, help="Number of tasks; every tenth validates."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the draw and of training.")
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the solver's).")
-@click.option("--minutes", type=ABOVE_0, metavar="X", help="Start no step after this time.")
+@click.option("--minutes", type=ABOVE_0, metavar="X", help="Stop after this time of training, resumed parts included.")
 @click.option("--out", help="Folder of the weights (default: weights/SOLVER/SUITE/seed-N).")
 @click.option("--resume", is_flag=True, default=None, help="Continue from the checkpoint, if there is one.")
 @json_option

@@ -59,6 +59,8 @@ class TaskSampler:
             tasks = load_suite(name) if pool is None else PoolTasks(pool, name, count)
         elif suite is not None or pool is not None:
             raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
+        if isinstance(tasks, ShardingTask):
+            raise InputError("tasks: expected a list of tasks, got one: give tasks=[task]")
         self._tasks = tasks if isinstance(tasks, Sequence) else list(tasks)
         if not len(self._tasks):
             raise InputError("expected at least one task, got none")
@@ -81,7 +83,7 @@ class TaskSampler:
         if len(options) > 1:
             raise InputError("expected one of the reset options task and task_index, got both")
         if "task" in options:
-            check_instance("task", options["task"], ShardingTask)
+            check_instance("task", options["task"], ShardingTask, "for the index of a task, give task_index")
             return -1, self._checked(options["task"])
         count = len(self._tasks)
         index = check_int("task_index", options["task_index"]) if options else int(rng.integers(count))

@@ -136,6 +136,14 @@ def evaluate(
         )
         stack.enter_context(only_writer(folder))
         store = Store(folder, run, mode, suite, specs)
+        for solver in running:
+            made_of = {result.source_digest for result in store.results if result.solver == solver.spec.title}
+            if made_of - {solver.facts["source_digest"]}:
+                _logger.warning(
+                    "the source file of '%s' has changed since its earlier records were made, and they stay: give it a "
+                    "new label, or --resume all",
+                    solver.spec.title,
+                )
         found = {result.key for result in store.results}
         jobs = []
         for index in range(run.num_tasks):
@@ -201,7 +209,7 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
     if judge.learned and (judge.name, judge.version) == (oracle.name, oracle.version):
         raise InputError(
             f"judge '{judge.name}' has the oracle's weights, whose errors solvers exploit: give another judge, "
-            "or role 'judge'"
+            f"such as make_cost('{judge.name}', role='judge'), or a track"
         )
 
 

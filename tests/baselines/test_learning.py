@@ -143,6 +143,11 @@ def test_a_table_that_fits_nowhere_any_more_is_named(name):
         make_solver(name).solve(task_of(small_tables(3), (2400, 2400)), COST)
 
 
+def test_a_training_whose_time_is_over_says_so(toy_task, caplog):
+    Toy().fit([toy_task], COST, steps=3, minutes=1e-9)
+    assert "stopped at step 1 of 3: time is over; resume with more minutes" in caplog.text
+
+
 def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tmp_path):
     with pytest.raises(TrainingError, match=r"^training stopped at step 4: loss is nan; .* holds the last good step"):
         Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2)

@@ -31,7 +31,7 @@ def test_options_choose_the_task():
         ({"task_index": 2}, "task_index 2 is out of range: expected 0 to 1"),
         ({"task_index": -1}, "task_index: expected an integer >= 0, got -1"),
         ({"task_idx": 0}, "unknown reset option 'task_idx': did you mean task_index"),
-        ({"task": "two"}, "task: expected a ShardingTask, got str 'two'"),
+        ({"task": "two"}, "task: expected a ShardingTask, got str 'two'; for the index of a task, give task_index"),
         ({"task": TWO, "task_index": 0}, "got both"),
         ({"task": halvable_task([4], 4)}, "4 devices.*at most 3.*max_devices=4"),
     ],
@@ -45,6 +45,7 @@ def test_bad_options_are_input_errors(options, message):
     ("arguments", "message"),
     [
         ({"tasks": []}, "at least one task"),
+        ({"tasks": TWO}, r"expected a list of tasks, got one: give tasks=\[task\]"),
         ({"tasks": [TWO], "suite": "quick-v2"}, "got both"),
         ({"tasks": [TWO], "pool": POOL}, "expected a pool or tasks, got both"),
         ({"tasks": [TWO], "order": "sizes"}, "unknown order 'sizes': did you mean size"),

@@ -170,6 +170,15 @@ def test_what_is_found_and_what_is_to_do_is_said(out, caplog):
         assert "3 records found, 0 to solve" in caplog.text
 
 
+def test_records_of_a_solver_whose_file_has_changed_are_named(out, monkeypatch, caplog):
+    run(out, "Halves", limit=1, isolate=False)
+    run(out, "Halves", limit=2, isolate=False)
+    assert not caplog.text
+    monkeypatch.setattr("shardgym.evaluation.running_solver.source_digest", lambda cls: "0" * 64)
+    run(out, "Halves", isolate=False)
+    assert f"the source file of '{TOY}Halves' has changed since its earlier records were made" in caplog.text
+
+
 def test_two_runs_cannot_write_into_one_folder(out):
     with only_writer(out), pytest.raises(InputError, match="another run is writing"):
         run(out, "Halves")

@@ -9,6 +9,7 @@ written; the exit code is 1 when a page would change, or records are not packed.
   place of `all`, of solvers with a score over all measured suites alone.
 - Between `<!-- boards: FOLDER -->` and `<!-- end -->`: the suites with boards in a folder, and links to these.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
+- Between `<!-- claims: FILE -->` and `<!-- end -->`: figures by studies/claims/run.py, over families of suites.
 - Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
 
 `leaderboards/scores.svg` is generated as a whole, by `tools/score_chart.py`.
@@ -16,6 +17,7 @@ written; the exit code is 1 when a page would change, or records are not packed.
 
 import argparse
 import contextlib
+import csv
 import functools
 import io
 import lzma
@@ -41,27 +43,22 @@ from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, RunInfo, record_
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.overall import MEASURED, Overall, overall, render_overall
+from shardgym.leaderboard.statistics import Interval
+from shardgym.tasks.suites import suite_names
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "boards.md"
 CHART = ROOT / "leaderboards" / "scores.svg"
 #: Blocks made of many boards, which take seconds to read.
-OVERALL = [ROOT / "README.md", ROOT / "leaderboards" / "README.md", CHART]
-PAGES = [
-    *OVERALL,
-    ROOT / "docs" / "costs.md",
-    *sorted((ROOT / "leaderboards").rglob("*/README.md")),
-    SHIPPED / "README.md",
-]
-BLOCK = re.compile(r"(<!-- (table|overall|boards|model|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+OVERALL = [ROOT / "README.md", ROOT / "leaderboards/README.md", ROOT / "studies/claims/README.md", CHART]
+PAGES = [*OVERALL, ROOT / "docs/costs.md", *sorted(ROOT.glob("leaderboards/*/**/README.md")), SHIPPED / "README.md"]
+BLOCK = re.compile(r"(<!-- (table|overall|boards|model|claims|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
-    "step_forward_compute": "forward compute in a step",
-    "step_backward_compute": "backward compute in a step",
+    "step_forward_compute": "forward compute in a step", "step_backward_compute": "backward compute in a step",
     "step_compute": "compute in a step",
-    "step_other_work": "ids, joining and packing",
-    "step_work": "all work in a step",
+    "step_other_work": "ids, joining and packing", "step_work": "all work in a step",
     "forward_compute": "forward kernels alone", "backward_compute": "backward kernels alone",
     "compute": "kernels alone",
 }  # fmt: skip
@@ -115,8 +112,7 @@ def outdated(pages: Iterable[Path]) -> dict[Path, str]:
     _rankings.cache_clear()  # records may have been packed or replaced
     _overall.cache_clear()
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
-    made = {path: filled(text, path) for path, text in texts.items()}
-    return {path: made[path] for path, text in texts.items() if made[path] != text}
+    return {path: made for path, text in texts.items() if (made := filled(text, path)) != text}
 
 
 def filled(page: str, path: Path) -> str:
@@ -129,6 +125,7 @@ def filled(page: str, path: Path) -> str:
         "overall": lambda rows: _overall_table(rows, folder),
         "boards": lambda boards: _list(ROOT / boards, folder),
         "model": model_summary,
+        "claims": _claims,
         "run": printed,
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
@@ -148,21 +145,23 @@ def _table(board: str, folder: Path) -> str:
     rankings = _rankings(board)
     tables = render(rankings, "md", link=f"[{COLUMNS.name}]({os.path.relpath(COLUMNS, folder)}#columns)")
     text = re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
-    lags = any(row.solver == "torchrec" and row.relative > 1 for ranking in rankings for row in ranking.rows)
-    return text + (_torchrec_note(folder) if lags else "")
+    rows = [row for ranking in rankings for row in ranking.rows]
+    return text + _torchrec_note([row.relative_interval for row in rows if row.solver == "torchrec"], folder)
 
 
 def _overall_table(rows: str, folder: Path) -> str:
     if rows not in ("all", "measured"):
         raise InputError(f"<!-- overall: {rows} -->: expected all or measured")
     table = _overall()
-    lags = any(
-        row.solver == "torchrec" and row.scores[MEASURED].mean > 1 for row in table.rows if MEASURED in row.scores
-    )
-    return render_overall(table, "md", all_rows=rows == "all") + (_torchrec_note(folder) if lags else "")
+    scores = [row.scores[MEASURED] for row in table.rows if row.solver == "torchrec" and MEASURED in row.scores]
+    text = render_overall(table, "md", all_rows=rows == "all")
+    return text + _torchrec_note([score.interval for score in scores], folder)
 
 
-def _torchrec_note(folder: Path) -> str:
+def _torchrec_note(relative: list[Interval | None], folder: Path) -> str:
+    """Say why TorchRec's planner lags, where a whole interval of its cost over the base's is above 1."""
+    if not any(interval is not None and interval.low > 1 for interval in relative):
+        return ""
     page = os.path.relpath(ROOT / "docs" / "torchrec.md", folder)
     return (
         "\n- `torchrec` lags because TorchRec's planner minimises a rating of its own, made of figures for GPUs and "
@@ -182,6 +181,18 @@ def _list(boards: Path, folder: Path) -> str:
         for suite, links in sorted(found.items(), key=lambda item: (not item[1][True], item[0]))
     ]
     return tabulate(rows, headers="keys", tablefmt="github")
+
+
+def _claims(source: str) -> str:
+    """Return how far solvers are ahead of others, a column per family of suites, by a CSV file of claims."""
+    found: dict[str, dict[str, str]] = {}
+    with (ROOT / source).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["board"] not in suite_names():
+                title = f"`{row['solver']}` ahead of `{row['against']}`"
+                ahead = f"{row['ahead']} ({row['from']} to {row['to']})"
+                found.setdefault(title, {"": title})[f"{row['board']}, {row['tasks']} tasks"] = ahead
+    return tabulate(list(found.values()), headers="keys", tablefmt="github", disable_numparse=True)
 
 
 def printed(command: str) -> str:

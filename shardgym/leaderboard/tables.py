@@ -192,6 +192,7 @@ def cautions(board: Board) -> list[str]:
     same = (run.judge, run.judge_settings) == (run.oracle, run.oracle_settings)
     measured = any("measured" in (cost.compute, cost.communication) or cost.noise for cost in costs)
     modelled = measured and any(cost.communication == "modelled" for cost in costs)
+    processors = sorted({result.versions.get("processor", "unknown") for result in board.results})
     seeds = board.seeds
     picked = len(set(seeds.values())) > 1 and any(own != tuple(range(len(own))) for own in seeds.values())
     told = [
@@ -202,6 +203,8 @@ def cautions(board: Board) -> list[str]:
          "WARNING: plans of one task were measured in different sessions, which may differ by drift."),
         (len(learned) > len({key[:3] for key in learned}),
          "WARNING: records of a solver with one seed and number of devices were made with different weights."),
+        (len(processors) > 1,
+         f"Solvers ran on different processors ({', '.join(processors)}), so times per plan are not comparable."),
         (picked, f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}."),
     ]  # fmt: skip
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}

@@ -4,10 +4,8 @@
 
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards and of the GPU suites. A claim is a row
 per suite, and one per family of suites where it has a single rival. "against" is the best of the rivals on the same
-tasks. "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with the 95 % interval of
-the boards. Tasks that one of the two did not solve are left out. Costs
-are geometric means over seeds, and over the boards of a suite where there are several. Beside each claim stands the
-same against LPT, which no paper has as a rival.
+tasks. "ahead" is the geometric mean over tasks that both solved of the rival's cost over the solver's, less 1, with the
+95 % interval of boards. Costs are geometric means over seeds, and over the boards of a suite.
 
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
 """
@@ -40,7 +38,6 @@ BOARDS = [
     *(ROOT / "leaderboards" / f"{suite}-simulator" for suite in ALL_SUITES),
     *(ROOT / "leaderboards" / f"{suite}-gpu" for suite in GPU_SUITES),
 ]
-
 COLUMNS = ("claim", "published", "board", "solver", "against", "tasks", "ahead", "from", "to", "here")  # fmt: skip
 
 #: Share of the tasks that the best rival solved which a rival must have solved to be compared.

@@ -46,7 +46,7 @@ def test_every_preset_is_named():
 
 
 def test_what_is_generated_is_up_to_date(script):
-    """As `python tools/fill_pages.py --check` says: overall table, its chart, and a board."""
+    """As `python tools/fill_pages.py --check` says: overall table, its chart, claims, and a board."""
     tool = script("fill_pages")
     assert not tool.outdated([*tool.OVERALL, BOARD])
 

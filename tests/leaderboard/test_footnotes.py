@@ -14,6 +14,7 @@ SAME = "Judge and oracle are the same model, which favours solvers that query it
 PICKED = "WARNING: solvers ran with different seeds: seed 0 for one; seeds 1, 2 for two."
 WEIGHTS = "WARNING: records of a solver with one seed and number of devices were made with different weights."
 SESSIONS = "WARNING: plans of one task were measured in different sessions, which may differ by drift."
+PROCESSORS = "Solvers ran on different processors (arm, x86), so times per plan are not comparable."
 MODELLED = "Exchanges were modelled, not measured."
 
 
@@ -47,10 +48,10 @@ def test_seeds_of_all_solvers_stand_in_the_first_line(tmp_path):
         ([record("one", 0, 1.0, session="monday"), record("one", 1, 1.0, session="tuesday")], {}, []),
         ([record("one", n, 1.0, weights_digest=d * 64) for n, d in enumerate("ab")], {}, [WEIGHTS]),
         ([record("one", 0, 1.0, seed=n, weights_digest=d * 64) for n, d in enumerate("ab")], {}, []),
-        ([record("neuroshard", 0, 1.0, solver_settings={"beam_width": 1})], {}, ["neuroshard ran with beam_width=1."]),
+        ([record("one", n, 1.0, versions={"processor": p}) for n, p in enumerate(("x86", "arm"))], {}, [PROCESSORS]),
+        ([record("neuroshard", 0, 1.0, solver_settings={"k": 1, "l": 2})], {}, ["neuroshard ran with k=1, l=2."]),
         ([record("mine", 0, 1.0, made_from="random")], {}, ["mine is random."]),
-        ([record("mine", 0, 1.0, made_from="neuroshard", solver_settings={"k": 1, "l": 2})], {},
-         ["mine is neuroshard with k=1, l=2."]),
+        ([record("mine", 0, 1.0, made_from="ppo", solver_settings={"k": 1})], {}, ["mine is ppo with k=1."]),
     ],
 )  # fmt: skip
 def test_what_forbids_comparisons_and_settings_are_told(tmp_path, rows, run, expected):

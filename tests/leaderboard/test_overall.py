@@ -41,9 +41,8 @@ def test_a_score_is_the_geometric_mean_over_suites_of_geometric_means_over_tasks
 
 
 def test_suites_weigh_alike_however_many_tasks_they_have(tmp_path):
-    boards_of(
-        tmp_path, {"dlrm4-v2": {BASE: ONES * 5, "mine": [2.0] * 30}, "tight4-v2": {BASE: ONES, "mine": [8.0] * 6}}
-    )
+    outcomes = {"dlrm4-v2": {BASE: ONES * 5, "mine": [2.0] * 30}, "tight4-v2": {BASE: ONES, "mine": [8.0] * 6}}
+    boards_of(tmp_path, outcomes)
     assert row_of(tmp_path, "mine").scores["measured"].mean == pytest.approx(4.0)
 
 
@@ -90,7 +89,7 @@ def test_models_have_columns_of_their_own(tmp_path):
     assert "1 of 6" in next(line for line in text.splitlines() if line.startswith("dreamer "))
     assert text.splitlines()[-4:] == [
         "Measured by fbgemm 1 on lab: 12 tasks (half-full: dlrm4-v2; tight: tight4-v2).",
-        "Failed: records without a cost, simulated where none is measured; they count as the plan of lpt.",
+        "Failed: records without a cost, simulated where none is measured; every board counts them as lpt's plan.",
         "Simulated: the same suites, not measured.",
         "GPU-modelled: dlrm8-gpu-v1, not measured.",
     ]

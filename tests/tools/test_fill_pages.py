@@ -28,7 +28,6 @@ def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, c
     assert capsys.readouterr().out == f"{page}: written\n"
     assert "neuroshard_plus" in page.read_text()
     assert tool.main([str(page), "--check"]) == 0
-    assert tool.main([str(page)]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -58,7 +57,6 @@ def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys
     assert tool.main([]) == 0  # a new board
     text = (board / "README.md").read_text()
     assert text.startswith("# quick-v2-fbgemm\n\n<!-- table: leaderboards/quick-v2-fbgemm -->\n\n**quick-v2: ")
-    assert "neuroshard_plus" in text
 
 
 def test_a_block_of_a_page_is_filled(tool, tmp_path):
@@ -77,14 +75,16 @@ def test_overall_tables_and_lists_of_boards_go_into_pages(tool, page, tmp_path, 
     measured = {"suite": "dlrm4-v2", "judge": "fbgemm"}
     boards.mkdir()
     board_of(boards / "dlrm4-v2-fbgemm", {BASE: ones, "torchrec": [2.0] * 6}, **measured)
-    board_of(boards / "dlrm4-v2-simulator", {BASE: ones, "dreamer": ones}, **measured | {"judge": "simulator"})
+    simulated = {BASE: ones, "dreamer": ones, "torchrec": [0.5, 4.0] * 3}  # not clearly behind
+    board_of(boards / "dlrm4-v2-simulator", simulated, **measured | {"judge": "simulator"})
     monkeypatch.setattr(tool, "ROOT", tmp_path)
-    blocks = ["overall: all", "overall: measured", "boards: leaderboards"]
+    blocks = ["overall: all", "overall: measured", "boards: leaderboards", "table: leaderboards/dlrm4-v2-simulator"]
     page.write_text("".join(f"<!-- {block} -->\n<!-- end -->\n" for block in blocks))
     assert tool.main([str(page)]) == 0
-    every, scored, links, _ = page.read_text().split("<!-- end -->\n")
+    every, scored, links, open_board, _ = page.read_text().split("<!-- end -->\n")
     assert ("| dreamer " in every, "| dreamer " in scored) == (True, False)
     assert "rating of its own, made of figures for GPUs and their links, and queries no oracle: [TorchRec](" in scored
+    assert ("| torchrec " in open_board, "rating of its own" in open_board) == (True, False)
     row = "| `dlrm4-v2` | [6 tasks by fbgemm](leaderboards/dlrm4-v2-fbgemm/README.md) | [6 tasks by simulator]("
     assert row in re.sub(" +", " ", links)
     page.write_text("<!-- overall: some -->\n<!-- end -->\n")

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,22 @@ ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
 
 def by_name(of: click.ParamType) -> Callable[..., Any]:  # type: ignore[type-arg]  # not generic in older versions
-    """Return a callback that reads [NAME=]VALUE: one value for all, or a dictionary of values by name."""
+    """Return a callback that reads [NAME=]VALUE, repeated, as values by name; that for all is under ""."""
 
-    def read(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Any:
+    def read(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
         pairs = [text.rpartition("=") for text in given]
         found = {name: of.convert(value, param, ctx) for name, _, value in pairs}
-        if len(found) < len(given) or ("" in found and len(found) > 1):
-            raise click.BadParameter("expected one value for all, or NAME=VALUE once for each", ctx, param)
-        return found.get("", found)
+        if len(found) < len(given):
+            raise click.BadParameter("expected one value for all, and NAME=VALUE once for each exception", ctx, param)
+        return found
 
     return read
+
+
+def for_names(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return what `by_name` read, with the value for all, if there is one, for each of `names` that has none."""
+    values = dict.fromkeys(names, given[""]) if "" in given else {}
+    return values | {name: value for name, value in given.items() if name}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
@@ -124,7 +130,8 @@ def write_task(path: Path, task: ShardingTask, *remedies: str) -> str:
         )
     write_whole(path, task.to_json(indent=2) + "\n")
     used = 100 * task.total_bytes / task.total_capacity_bytes
-    held = f"{count(task.num_tables, 'table')}, {used:.1f} % of the memory of {count(task.num_devices, 'device')}"
+    left = "" if task.step_memory is None else "what the reserve and a step's inputs and outputs leave of "
+    held = f"{count(task.num_tables, 'table')}, {used:.1f} % of {left}the memory of {count(task.num_devices, 'device')}"
     return f"{path}: {held}\ndigest, the task_hash of its plans: {task.digest}"
 
 
@@ -210,6 +217,23 @@ _BOUNDS = ("first_row", "end_row", "first_column", "end_column")
 _CSV_COLUMNS = ("table", "devices", *_BOUNDS, "bytes")
 _PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
+#: What files are, by their schema, and what to do with one that stands in the place of another.
+_FILES = {
+    "shardgym.plan": ("a plan of ShardGym", "'shardgym plan show' reads it"),
+    "shardgym.task": ("a task", "give it as TASK"),
+    "shardgym.torchrec_plan": ("a plan of TorchRec", "convert it with 'shardgym plan import'"),
+}
+
+
+def read_file_of(path: str, schema: str) -> Any:
+    """Read JSON; raises `InputError` with a remedy if it says that it is another of `_FILES` than that of `schema`."""
+    data = parse_json(read_text(path), path)
+    found = str(data.get("schema")).partition("/")[0] if isinstance(data, dict) else schema
+    if found != schema and found in _FILES:
+        what, remedy = _FILES[found]
+        raise InputError(f"{path}: expected {_FILES[schema][0]}, got {what}: {remedy}")
+    return data
+
 
 def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> ShardingPlan:
     """Read a plan for `task`, feasible or not: its own JSON, `{"TABLE": DEVICE}`, or the CSV of `plan_to_csv`.
@@ -217,12 +241,9 @@ def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> Sh
     In CSV, whole tables need no bounds, and `bytes` is not read. With `same_tables`, a plan for another task with the
     same tables, for example with other statistics, becomes one for `task`.
     """
-    text = read_text(path)
     if Path(path).suffix.lower() == ".csv":
-        return _complete_plan(path, task, _shards_from_csv(path, text, task))
-    data = parse_json(text, path)
-    if isinstance(data, dict) and str(data.get("schema")).startswith("shardgym.torchrec_plan/"):
-        raise InputError(f"{path}: expected a plan of ShardGym, got TorchRec's: convert it with 'shardgym plan import'")
+        return _complete_plan(path, task, _shards_from_csv(path, read_text(path), task))
+    data = read_file_of(path, "shardgym.plan")
     # In an object of one device per table, a table may have the name of a plan's field.
     if isinstance(data, dict) and any(not isinstance(data[f], int) for f in _PLAN_FIELDS if f in data):
         plan = ShardingPlan.from_dict(data, path)

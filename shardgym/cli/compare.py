@@ -106,6 +106,8 @@ def compare(
     from shardgym.torchrec.ranks import World, from_first_rank
     from shardgym.torchrec.real_steps import job_of_collections, job_of_model
 
+    if batches_name is not None:  # looked up before planners work
+        make, make_batches = find_class("model", "", source), find_class("batches", "", batches_name)
     world = World.of_environment()
     factor = round(1 / rows)
     with world.joined() as store, _said_once(store), aside(as_json), warnings.catch_warnings():
@@ -125,7 +127,7 @@ def compare(
                 raise InputError(f"the task has {devices_of}, but torchrun started {count(world.size, 'rank')}")
             fewer = with_fewer_rows(task, factor)
             given = {name: plan_with_fewer_rows(_given(name, task), task, fewer) for name in names}
-            model = model_from_task(fewer) if batches_name is None else find_class("model", "", source)()
+            model = model_from_task(fewer) if batches_name is None else make()
             contenders, left_out = find_contenders(given, fewer, model, world)
             return fewer, contenders, [*notes, *left_out]
 
@@ -135,8 +137,7 @@ def compare(
         if batches_name is None:
             job = job_of_collections(task, world, seed)
         else:
-            make_batches = find_class("batches", "", batches_name)
-            job = job_of_model(task, world, find_class("model", "", source), make_batches)
+            job = job_of_model(task, world, make, make_batches)
         with progress_bar(shown=not as_json, unit=" rounds") as bar:
 
             def keep(found: Comparison) -> None:

@@ -14,6 +14,7 @@ from shardgym.cli.common import (
     answer,
     aside,
     by_name,
+    for_names,
     json_option,
     notes_of,
     parse_spec,
@@ -122,8 +123,8 @@ def sweep_machines(
         if name not in CARDS:
             raise UnknownNameError("GPU", name, CARDS)
     room = _by_gpu("--memory-gib", memory, names)
-    economics = Economics(_by_gpu("--dense-ms", dense, names), _by_gpu("--price", price, names))
-    if economics.price and not economics.dense:
+    times, prices = _by_gpu("--dense-ms", dense, names, of_all=True), _by_gpu("--price", price, names, of_all=True)
+    if prices and not times:
         raise click.UsageError("--price needs --dense-ms, the rest of the step; give 0 if there is none")
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
@@ -141,7 +142,10 @@ def sweep_machines(
             Machines(name, tasks), solvers, out=folder, judge="gpu", oracle="gpu", seeds=[seed], progress=not as_json,
             **settings,
         )  # fmt: skip
-    found = [describe_machine(m, tasks[m], result, economics) for m, result in zip(tasks, results, strict=True)]
+    found = [
+        describe_machine(m, tasks[m], result, Economics(times, prices))
+        for m, result in zip(tasks, results, strict=True)
+    ]
     costs = [(f"{m.devices} x {m.gpu}", r.cost) for m, r in zip(tasks, results, strict=True) if r.cost is not None]
     records = str(folder / RECORDS)
     text = "\n".join([render(found), *notes_of(costs), f"\nrecords: {records}"])
@@ -170,11 +174,13 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
     return ShardingTask(pool.tables, room, batch_size or pool.batch_size, name=pool.name)
 
 
-def _by_gpu(option: str, given: Any, gpus: Sequence[str]) -> Mapping[str, Any]:
-    """Return the values given, by GPU."""
-    if not isinstance(given, dict):
-        return dict.fromkeys(gpus, given)
-    for gpu in given:
+def _by_gpu(option: str, given: Mapping[str, Any], gpus: Sequence[str], *, of_all: bool = False) -> dict[str, Any]:
+    """Return the values given, by GPU; `of_all`: of each GPU, if of any."""
+    values = for_names(given, gpus)
+    for gpu in values:
         if gpu not in gpus:
             raise UnknownNameError(f"GPU of {option}", gpu, gpus)
-    return given
+    lacking = [gpu for gpu in gpus if gpu not in values]
+    if of_all and values and lacking:
+        raise InputError(f"{option} has no value for {', '.join(lacking)}: give one for each of --gpus, or one for all")
+    return values

@@ -7,7 +7,7 @@ from typing import get_args
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import answer, by_name, count, json_option, say, takes_topology, write_task, writes
+from shardgym.cli.common import answer, by_name, count, for_names, json_option, say, takes_topology, write_task, writes
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
 from shardgym.plans.shard import COLUMN_UNIT
@@ -37,7 +37,7 @@ _MOST_ROWS_PER_ID = 100
 )  # fmt: skip
 @click.option(
     "--dim", "widths", multiple=True, metavar="[NAME=]COLUMNS", callback=by_name(click.IntRange(1)),
-    help=f"For ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
+    help=f"For ids: width of the tables, for all features or one; repeatable (default: {PLACEHOLDER_DIM}).",
 )  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="For ids: read at most this many samples.")
 @click.option("--fit", is_flag=True, help="For ids: draw them from a fitted law (default: measure the file's).")
@@ -55,8 +55,8 @@ def import_tables(
     topology: Topology | None,
     batch_size: int | None,
     features: tuple[str, ...],
-    hash_size: int | dict[str, int],
-    widths: int | dict[str, int],
+    hash_size: dict[str, int],
+    widths: dict[str, int],
     samples: int | None,
     fit: bool,
     unpooled: tuple[str, ...],
@@ -77,16 +77,17 @@ def import_tables(
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
     if holds_ids(source):
-        stream = open_stream(source, features=features or None, hash_size=hash_size or None, samples=samples)
+        if "" in hash_size and len(hash_size) > 1:
+            raise InputError("--hash-size: expected one value for all features, or NAME=VALUE for each")
+        sizes = hash_size.get("", hash_size or None)
+        stream = open_stream(source, features=features or None, hash_size=sizes, samples=samples)
         for column in stream.left_out:
             say(f"left out: {column}, not a column of ids")
         batch_size = batch_size or stream.batch_size
         if batch_size is None:
             raise InputError(f"{source}: has no batch size; give --batch-size")
         found = stream.statistics(batch_size, checksum=not fit)
-        if isinstance(widths, dict):
-            widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
-        pool = pool_of_statistics(stream, found, widths, fit)
+        pool = pool_of_statistics(stream, found, for_names({"": PLACEHOLDER_DIM} | widths, stream.features), fit)
         by_largest_id = [name for name in found if name not in stream.hash_sizes]
     else:
         given = {"--feature": features, "--hash-size": hash_size, "--dim": widths, "--samples": samples, "--fit": fit}
@@ -121,21 +122,17 @@ def import_tables(
         )
     if found:
         text += f"\n{_describe_ids(found)}"
+    assumed = [] if "" in widths else [name for name in found if name not in widths]
+    if assumed:
+        text += f"\nassumed: {PLACEHOLDER_DIM} columns of {len(assumed)} of {count(len(found), 'table')} (no --dim)"
     if by_largest_id:
         of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
         text += f"\nrows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)"
     page = {"task" if topology else "pool": str(output), "digest": content.digest, "tables": len(pool)}
-    answer(as_json, page | {"features": {name: _row(of_one) for name, of_one in found.items()}}, text)
+    shown = ("rows", "samples", "pooling_factor", "distinct_share")
+    rows = {name: {key: getattr(of_one, key) for key in shown} for name, of_one in found.items()}
+    answer(as_json, page | {"features": rows}, text)
     return 0
-
-
-def _row(found: FeatureStatistics) -> dict[str, float]:
-    return {
-        "rows": found.rows,
-        "samples": found.samples,
-        "pooling_factor": found.pooling_factor,
-        "distinct_share": found.distinct_share,
-    }
 
 
 def _describe_ids(found: dict[str, FeatureStatistics]) -> str:

@@ -14,7 +14,9 @@ from shardgym.cli.common import (
     answer,
     by_name,
     count,
+    for_names,
     json_option,
+    read_file_of,
     read_plan,
     read_task,
     say,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--pooling-factor", "factors", multiple=True, metavar="[NAME=]X", callback=by_name(ABOVE_0),
-    help="Without a log: mean ids per sample, for all tables or one.",
+    help="Without a log: mean ids per sample, for all tables or one; repeatable.",
 )  # fmt: skip
 @click.option(
     "--optimizer", type=click.Choice(get_args(Optimizer)),
@@ -69,7 +71,7 @@ def import_torchrec(
     topology: Topology,
     batch_size: int,
     log: Path | None,
-    factors: float | dict[str, float],
+    factors: dict[str, float],
     optimizer: Optimizer | None,
     reserve: str,
     strict: bool,
@@ -89,8 +91,8 @@ def import_torchrec(
     from shardgym.torchrec.model_tables import model_tables
 
     model = make_model(model_name)
-    if not isinstance(factors, dict):
-        factors = {table.name: factors for table in model_tables(model)}
+    # Names in collections, because names in the task would take precedence over exceptions.
+    factors = for_names(factors, [table.config.name for table in model_tables(model)])
     sample = None
     if log is not None:
         rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
@@ -202,6 +204,7 @@ def plan_import(
     from shardgym.torchrec.plan_file import PlanRecord
 
     task = read_task(task_name)
+    read_file_of(sharding_plan, "shardgym.torchrec_plan")
     groups = PlanRecord.load(sharding_plan).group_size if group_size is None else group_size
     imported = import_plan(load(sharding_plan), task, groups, strict=strict)
     plan = imported.plan

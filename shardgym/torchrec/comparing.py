@@ -66,7 +66,7 @@ class PlanResult(Record):
         predicted_bytes: bytes on each rank for tables and a step's data in flight in its hottest batch, see
             `StepMemory`.
         round_ms: time of a step in each round, that of its slowest rank; the median of the timed steps.
-        rank_ms: time of a step on each rank, including waits for others; the median over rounds.
+        rank_ms: time of a step on each rank, including waits for others; the geometric mean of rounds' medians.
         phases_ms: times of embedding collections on each rank by phase, see `phases_ms`; the median over rounds.
         peak_bytes: peak memory of a turn on each rank: torch's allocations on a GPU, the growth of the process on a
             CPU.
@@ -282,7 +282,9 @@ def _results(
             dataclasses.replace(
                 plan,
                 round_ms=round_ms,
-                rank_ms=tuple(statistics.median(statistics.median(t.step_ms) for t in rank) for rank in of_ranks),
+                rank_ms=tuple(
+                    statistics.geometric_mean(statistics.median(t.step_ms) for t in rank) for rank in of_ranks
+                ),
                 phases_ms=tuple(tuple(np.median([t.phases_ms for t in rank], axis=0).tolist()) for rank in of_ranks),
                 peak_bytes=tuple(max(turn.peak_bytes for turn in rank) for rank in of_ranks),
                 ratio=ratio,

@@ -33,6 +33,7 @@ def test_ids_become_a_task(output_of):
     arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "4", "--dim", "user=32"]
     said = output_of([*arguments, "-o", "task.json"])
     assert "task.json: 2 tables, " in said.out
+    assert "\nassumed: 16 columns of 1 of 2 tables (no --dim)\n" in said.out
     assert "of the ids of a batch" in said.out
     assert said.err == "left out: price (double), not a column of ids\n"
     task = ShardingTask.load("task.json")
@@ -43,6 +44,8 @@ def test_ids_become_a_task(output_of):
     assert all(isinstance(table.ids, RecordedIds) for table in task.tables)
     assert main(["solve", "task.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
     assert "task.json exists: give another name, or --force" in output_of([*arguments, "-o", "task.json"], 2).err
+    assert "assumed" not in output_of([*arguments, "--dim", "64", "-o", "both.json"]).out
+    assert [table.embedding_dim for table in ShardingTask.load("both.json").tables] == [32, 64]
     page = json.loads(output_of([*arguments[:-2], "--feature", "clicks", "-o", "task.json", "--force", "--json"]).out)
     assert (page["tables"], page["digest"]) == (1, ShardingTask.load("task.json").digest)
     assert page["features"]["clicks"]["pooling_factor"] == 2.0
@@ -103,14 +106,13 @@ def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
     [
         (["ids.parquet"], "has no batch size; give --batch-size"),
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown feature of ids.parquet 'users'"),
-        (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "'--dim': expected one value for all"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "'--dim': expected one value for all, and"),
+        (["ids.parquet", "--hash-size", "4", "--hash-size", "user=8"], "--hash-size: expected one value for all feat"),
         (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "divisible by 4, table 'user' has 6 columns"),
-        (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "'--hash-size': '' is not a valid"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
         (["tables.csv", "--optimizer", "adam"], "--optimizer is for a task: give --devices, too"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
-        (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, output_of, here):

@@ -17,7 +17,7 @@ def tables(here):
 
 
 def test_every_machine_has_a_record_and_is_described(here, output_of):
-    said = output_of([*SMALL, "--dense-ms", "h100=2/512", "--dense-ms", "b200=1/512", "--price", "3", "--json"])
+    said = output_of([*SMALL, "--dense-ms", "h100=2/512", "--dense-ms", "1/512", "--price", "3", "--json"])
     machines = json.loads(said.out)["machines"]
     assert [(one["gpu"], one["devices"], one["status"]) for one in machines] == [("h100", 2, "ok"), ("b200", 2, "ok")]
     results = read_records(here / "out" / "records.jsonl")
@@ -74,10 +74,11 @@ def model():
     [
         (["--gpus", "h100,b20"], "unknown GPU 'b20': did you mean b200 or gb200?"),
         (["--devices", "8:4"], "Invalid value for '--devices': 8:4: expected FIRST:LAST with FIRST <= LAST"),
-        (["--devices", "0"], "Invalid value for '--devices': 0 is not in the range 1<=x<=65536"),
         (["--price", "2"], "--price needs --dense-ms, the rest of the step; give 0 if there is none"),
         (["--dense-ms", "b200=1"], "unknown GPU of --dense-ms 'b200': known: h100"),
-        (["--dense-ms", "1", "--dense-ms", "h100=1"], "'--dense-ms': expected one value for all, or NAME=VALUE"),
+        (["--dense-ms", "1", "--dense-ms", "2"], "'--dense-ms': expected one value for all, and NAME=VALUE once for"),
+        (["--gpus", "h100,v100,a100", "--dense-ms", "a100=1"], "--dense-ms has no value for h100, v100: give one for"),
+        (["--gpus", "h100,v100", "--dense-ms", "1", "--price", "h100=3"], "--price has no value for v100: give one"),
         (["--batch-per-device", "8"], "--batch-size or --batch-per-device, not both"),
     ],
 )  # fmt: skip

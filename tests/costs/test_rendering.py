@@ -59,16 +59,14 @@ def test_without_a_cost_the_busiest_device_is_that_with_most_lookups():
     assert "busiest: device 1, 1.40 times the mean" in render_plan(TASK, HALVES, width=100)
 
 
-@pytest.mark.parametrize(("group_size", "own"), [(None, (0,)), (2, (0, 2))])
-def test_holders_of_a_shard_share_its_samples(group_size, own):
+@pytest.mark.parametrize(("group_size", "own", "share"), [(None, (0,), 73), (2, (0, 2), 57)])
+def test_holders_of_a_shard_share_its_samples(group_size, own, share):
     """Of 120 values of t0, each of four holders looks up 30; of 80 values of t1, one holder 80 and each of two 40."""
     tables = (EmbeddingTable("t0", 10, 12, pooling_factor=10), EmbeddingTable("t1", 10, 8, pooling_factor=10))
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)
-    shards = [Shard.whole(tables[0], 0, 1, 2, 3), Shard.whole(tables[1], *own)]
-    plan = ShardingPlan.of(task, shards, group_size=group_size)
+    plan = ShardingPlan.of(task, [Shard.whole(tables[0], *range(4)), Shard.whole(tables[1], *own)], group_size)
     assert device_loads(task, plan) == [30 + 80 / len(own) if device in own else 30 for device in range(4)]
-    first = {(0,): "'t1' 73 %", (0, 2): "'t1' 57 %"}[own]
-    assert f"tables responsible on device 0: {first}" in render_plan(task, plan, width=100)
+    assert f"tables responsible on device 0: 't1' {share} %" in render_plan(task, plan, width=100)
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])

@@ -51,6 +51,7 @@ def nothing():
 """
 
 IMPORT = ["import-torchrec", "toy_model:make", "--devices", "4", "--batch-size", "8", "-o", "task.json"]
+COUNTRY = ["--pooling-factor", "country=2.5"]
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,13 @@ def test_from_a_model_to_a_sharding_plan_and_back(capsys):
     assert {str(placement) for placement in placements} <= {f"rank:{rank}/cuda:{rank}" for rank in range(4)}
     assert main(["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]) == 0
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
+    others = {
+        "plan.json": "a plan of ShardGym: 'shardgym plan show' reads it\n",
+        "task.json": "a task: give it as TASK\n",
+    }
+    for name, what in others.items():
+        assert main(["plan", "import", "task.json", name, "-o", "third.json"]) == 2
+        assert f"{name}: expected a plan of TorchRec, got {what}" in capsys.readouterr().err
 
 
 def test_plans_with_replicas_and_groups_go_there_and_back(capsys):
@@ -156,21 +164,23 @@ def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables():
 
 
 def test_pooling_factors_and_an_optimizer_are_given(capsys):
-    assert main([*IMPORT, "--pooling-factor", "country=2.5", "--optimizer", "adam"]) == 0
+    assert main([*IMPORT, *COUNTRY, "--optimizer", "adam"]) == 0
     out = capsys.readouterr().out
     assert "assumed: 1 id per sample and feature for 2 of 3 tables\n" in out
     assert "assumed: optimizer" not in out
     task = ShardingTask.load("task.json")
     assert task.table("users.country").pooling_factor == 2.5
     assert task.optimizer == "adam"
-    assert main([IMPORT[0], "toy_model:both", *IMPORT[2:], "--force", "--pooling-factor", "3"]) == 0
+    assert main([IMPORT[0], "toy_model:both", *IMPORT[2:], "--force", "--pooling-factor", "3", *COUNTRY]) == 0
     assert "left out: 'words' (Embedding; 19200 bytes)\n" in capsys.readouterr().out
-    assert {table.pooling_factor for table in ShardingTask.load("task.json").tables} == {3.0}
+    assert [table.pooling_factor for table in ShardingTask.load("task.json").tables] == [3.0, 2.5, 3.0]
 
 
 def test_a_reserve(capsys):
     assert main([*IMPORT, "--memory-gib", "2", "--reserve", "torchrec"]) == 0
-    assert "reserved on each device: 0.300 GiB at most" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " % of what the reserve and a step's inputs and outputs leave of the memory of 4 devices\n" in out
+    assert "reserved on each device: 0.300 GiB at most" in out
     step_memory = ShardingTask.load("task.json").step_memory
     assert step_memory.input_copies == 20
 
@@ -181,13 +191,11 @@ def test_a_reserve(capsys):
         (["toy_model:fail"], "'toy_model:fail' made no model under torch.device('meta'): ValueError: no such"),
         (["toy_model:nothing"], "returned NoneType: expected a torch.nn.Module"),
         (["toy_model"], "expected module:function"),
-        (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "users.parquet"], "unknown feature of users.parquet 'country_ids'"),
         (["toy_model:both", "--strict"], "strict: 'words' (Embedding; 19200 bytes) is left out"),
         (["toy_model:make", "--memory-gib", "0.000001"], "fit; give --devices, --memory-gib or another --topology\n"),
         (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
         (["toy_model:make", "--devices", "3"], "batch_size 8: all 3 ranks of a TorchRec job have the same"),
-        (["toy_model:make", "--reserve", "much"], "'much' is not one of 'none', 'torchrec'"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, capsys):

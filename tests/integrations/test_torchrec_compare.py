@@ -196,7 +196,7 @@ def check_result(result, ranks, rounds):
         assert len(plan.round_ms) == rounds
         assert plan.ratio == pytest.approx(np.exp(np.mean(np.log(np.divide(plan.round_ms, first.round_ms)))))
         assert len(plan.rank_ms) == len(plan.peak_bytes) == len(plan.predicted_rank_ms) == len(plan.phases_ms) == ranks
-        assert max(plan.rank_ms) <= max(plan.round_ms)
+        assert max(plan.rank_ms) <= np.exp(np.mean(np.log(plan.round_ms))) * (1 + 1e-9)
         assert all(size > 0 for size in (*plan.predicted_bytes, *plan.predicted_rank_ms))
         assert np.min(plan.phases_ms) > 0
         if plan is not first and rounds >= MIN_ROUNDS:
@@ -314,11 +314,12 @@ TWO = ["--plan", "torchrec", "--plan", "shardgym"]
         (["t.json", "--plan", "torchrec"], "--plan: expected two or more, each once"),
         (["t.json", *TWO, "--plan", "torchrec"], "--plan: expected two or more, each once"),
         (["t.json", *TWO, "--batch-size", "8"], "a task has batch size and devices of its own"),
-        (["m:f", *TWO, "--task", "t.json", "--topology", "cpu"], "a task has batch size and devices of its own"),
         (["m:f", *TWO], "a model needs --batch-size (samples per rank) or --task"),
         (["m:f", *TWO, "--task", "t.json"], "--task needs --batches: without batches, give the task as MODEL"),
         (["t.json", *TWO, "--batches", "m:f"], "--batches needs a model, got a task: give module:function as MODEL"),
         (["m:f", *TWO, "--batch-size", "8", "--batches", "m:f", "--rows", "0.5"], "give --rows or --batches, not both"),
+        (["m:f", *TWO, "--batch-size", "8", "--batches", "re:sub"], "cannot import 'm'"),
+        (["re:sub", *TWO, "--batch-size", "8", "--batches", "re:sup"], "module 're' has no 'sup': did you mean sub?"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, capsys, monkeypatch):

@@ -74,7 +74,7 @@ def test_it_ends_when_all_intervals_are_narrow(monkeypatch):
     assert (result.ended, result.notes, kept) == ("within", ("a note",), [1, 2, 3, 4])
     even, odd = result.plans
     # The slowest rank counts.
-    assert (even.round_ms, even.rank_ms, even.peak_bytes) == ((10.0,) * 4, (10.0, 5.0), (1000, 2000))
+    assert (even.round_ms, even.peak_bytes, even.rank_ms) == ((10.0,) * 4, (1000, 2000), pytest.approx((10.0, 5.0)))
     assert odd.ratio == pytest.approx(1.5, abs=0.002)
     assert result.sentence().startswith("'even' is faster than 'odd': a step takes 33.")
 
@@ -96,6 +96,8 @@ def test_it_ends_within_a_round_when_time_is_over_and_then_plans_may_not_be_told
     result, kept = measured(monkeypatch, spread=0.3)
     assert (result.ended, kept) == ("minutes", [1, 2, 3, 4, 5, 5])
     check_result(result, 2, 5)
+    odd = result.plans[1]  # which had both paces
+    assert odd.rank_ms[0] == pytest.approx(np.exp(np.mean(np.log(odd.round_ms))))
     assert result.sentence().startswith("'odd' and 'even' do not differ clearly: the ratio of their steps is ")
 
 

@@ -174,10 +174,7 @@ def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["loo
 
 
 def _values_per_sample(task: ShardingTask, shard: Shard) -> float:
-    """Return what one holder looks up: ids times columns of its part of the samples, rows being equally likely.
-
-    It is 0 for a table that the task lacks, so that it is drawn.
-    """
+    """Return what a holder looks up, rows being equally likely; 0 for a table that the task lacks, so it is drawn."""
     if not task.has_table(shard.table):
         return 0.0
     table = task.table(shard.table)

@@ -29,7 +29,6 @@ _PHASES = {
 MAX_LISTED = 30
 MAX_PIECES = 4
 
-
 #: Width of bars, and whether phases and counts are shown: the first that fits the terminal is used.
 _DETAILS = (
     *((width, True, True) for width in (24, 16, 10, 6, 0)),
@@ -73,8 +72,8 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
         heading += f"; tables: {_counts(kinds)}{in_groups}"
     if plan.leaves_devices:
         heading += f"; shards: {_counts(shard.compute_kernel for shard in plan.shards)}"
-    above, below = ([_wrapped(line, width) for line in block] for block in ([heading, *remarks], lines))
-    return "\n".join([*above, "", table, "", *below])
+    above, below = ("\n".join(_wrapped(line, width) for line in block) for block in ([heading, *remarks], lines))
+    return f"{above}\n\n{table}\n\n{below}"
 
 
 def _name_parts(task: ShardingTask) -> list[str]:

@@ -205,7 +205,9 @@ def _explain(error: ValidationError, record: type[Any]) -> str:
     where = ".".join(str(part) for part in location)
     message = first["msg"].removeprefix("Value error, ")
     more = f" ({len(others)} more)" if others else ""
-    return f"{where}{': ' if where else ''}{message}, got {short_repr(first['input'])}{more}".replace("\n", " ")
+    # The beginning of a whole record says nothing.
+    given = "" if not where and first["type"] == "value_error" else f", got {short_repr(first['input'])}"
+    return f"{where}{': ' if where else ''}{message}{given}{more}".replace("\n", " ")
 
 
 def parse_json(text: str | bytes, source: str) -> Any:

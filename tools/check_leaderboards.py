@@ -82,11 +82,12 @@ def records_of(folder: Path) -> Path:
 
 def sampled(folder: Path, target: Path) -> Path:
     """Write the records of the first and the middle task of a board into another folder, and return their file."""
-    run = RunInfo.beside(folder)
-    tasks = range(0, run.num_tasks, -(-run.num_tasks // SAMPLE)) if run is not None else range(SAMPLE)
+    run = RunInfo.of(records_of(folder))
+    tasks = range(0, run.num_tasks, -(-run.num_tasks // SAMPLE))
     lines = [line.text for line in read_lines(records_of(folder))]
     chosen = [line for line in lines if json.loads(line)["task_index"] in tasks]
     (target / RECORDS).write_bytes(b"".join(line + b"\n" for line in chosen))
+    run.write(target)
     return target / RECORDS
 
 

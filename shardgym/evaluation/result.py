@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
-from shardgym.files import PACKED, make_folder, read_lines, write_whole
+from shardgym.files import PACKED, Line, make_folder, read_lines, write_whole
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, Record, Whole, canonical_json
 from shardgym.tasks.task import ShardingTask
@@ -109,17 +109,22 @@ class Result(Record):
     def _consistent(self) -> Result:
         scored = self.cost is not None and self.cost.feasible
         if (self.status == "ok") != (scored and self.plan is not None):
-            raise ValueError(f"status '{self.status}' does not agree with the plan and its cost")
+            raise ValueError(f"{self.subject}: status '{self.status}' does not agree with the plan and its cost")
         if (self.status == "ok") == (self.reason is not None):
-            raise ValueError("a result has a reason if, and only if, its status is not 'ok'")
+            raise ValueError(f"{self.subject}: a result has a reason if, and only if, its status is not 'ok'")
         if self.plan is not None and self.plan.task_hash != self.task_hash:
-            raise ValueError("the plan is for another task")
+            raise ValueError(f"{self.subject}: the plan is for another task than the record")
         return self
 
     @property
     def key(self) -> Key:
         """What identifies the result within its folder."""
         return (self.task_index, self.solver, self.seed)
+
+    @property
+    def subject(self) -> str:
+        """What the result is about, for messages: suite, task, solver and seed."""
+        return f"{self.suite}/{self.task_index} {self.solver} seed {self.seed}"
 
     @property
     def recipe(self) -> str:
@@ -163,9 +168,16 @@ class RunInfo(Record):
         return cls.load(path) if path.exists() or path.is_symlink() else None
 
     @classmethod
-    def of(cls, records: Path) -> Self | None:
-        """Read the `run.json` beside a records file; None if there is none, or the file has another name."""
-        return cls.beside(records.parent) if records.name in (RECORDS, PACKED_RECORDS) else None
+    def of(cls, records: Path) -> Self:
+        """Read the `run.json` beside a records file; raises `InputError` if there is none, or no records."""
+        if records.name not in (RECORDS, PACKED_RECORDS):
+            raise InputError(f"{records} is no records file: expected {RECORDS}, or the folder of a run")
+        if not records.stat().st_size:
+            raise InputError(f"{records} is empty: expected a record on each line")
+        run = cls.beside(records.parent)
+        if run is None:
+            raise InputError(f"{records} has no {RUN_INFO} beside it: expected the folder of a run")
+        return run
 
     def write(self, folder: Path) -> None:
         """Write the file of a folder; raises `InputError` when that fails."""
@@ -195,20 +207,25 @@ class RunInfo(Record):
             seeds=tuple(sorted({*old.seeds, *self.seeds})),
         )
 
-    def check(self, result: Result, where: str) -> None:
+    def check(self, result: Result) -> None:
         """Check that a stored result is of this run.
 
         Raises:
-            InputError: it is of another suite, judge, judge version, hardware, oracle or time limit.
+            InputError: it is of another suite, judge, oracle or time limit, or of a task that the run does not have, or
+                its cost is of another judge, judge version or hardware.
         """
         fields = ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s")
-        stored = {name: getattr(result, name) for name in fields}
+        pairs = {name: (getattr(result, name), getattr(self, name)) for name in fields}
         if result.cost is not None:
-            stored["judge_version"] = result.cost.version
-        for name, was in stored.items():
-            now = getattr(self, name)
+            pairs["judge_version"] = result.cost.version, self.judge_version
+            pairs["cost.hardware"] = result.cost.hardware, self.hardware
+            if ":" not in self.judge:  # classes that are not registered have a name beside `module:Class`
+                pairs["cost.cost"] = result.cost.cost, self.judge
+        for name, (was, now) in pairs.items():
             if was != now:
-                raise InputError(f"{where} records {name} {was!r}, but this run has {now!r}: give another folder")
+                raise InputError(f"{result.subject} records {name} {was!r}, but the run has {now!r}")
+        if result.task_index >= self.num_tasks:
+            raise InputError(f"{result.subject} is not of the run, which has {self.num_tasks} tasks")
 
 
 def records_file(folder: Path) -> Path | None:
@@ -217,15 +234,6 @@ def records_file(folder: Path) -> Path | None:
     if len(found) > 1:
         raise InputError(f"{folder} holds both {RECORDS} and {PACKED_RECORDS}: remove one of them")
     return found[0] if found else None
-
-
-def unpacked_records(folder: Path) -> Path:
-    """Return where a run writes the records of a folder; raises `InputError` when the folder holds packed ones."""
-    path = folder / RECORDS
-    found = records_file(folder)
-    if found not in (None, path):
-        raise InputError(f"{found} is packed: unpack it with 'xz -d {found}', or give another folder")
-    return path
 
 
 def record_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -248,31 +256,57 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(file.resolve() for file in files)) if len(files) > 1 else files
 
 
-def read_records(path: str | Path) -> list[Result]:
-    """Read the whole lines of a records file; a last line that was cut off by a kill is left out.
+def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line, Result | str]]:
+    """Yield every line of a records file with its record or, as one line, what is wrong with it.
+
+    A line is cut off, damaged, not of the run, about a task, solver and seed that an earlier one has, or about another
+    task than that of earlier ones with its index.
 
     Raises:
-        InputError: a line is damaged, or two lines are about the same task, solver and seed; file and line are named.
+        InputError: the file cannot be read, or no line of it is a JSON object.
     """
-    file = Path(path)
-    results: list[Result] = []
+    lines = read_lines(file)
+    if lines and not any(line.text.startswith(b"{") for line in lines):
+        raise InputError(f"{file} is no records file: expected a JSON object on each line")
     seen: dict[Key, int] = {}
-    for line in read_lines(file):
-        if not line.whole:
-            break
+    hashes: dict[int, str] = {}
+    for line in lines:
         try:
-            result = Result.from_json(line.text, source=line.where(file))
+            if not line.whole:
+                raise InputError("the last record is cut off: run the same command to make it again")
+            result = Result.from_json(line.text, source="record")
+            if run is not None:
+                run.check(result)
+            first = seen.setdefault(result.key, line.number)
+            if first != line.number:
+                raise InputError(f"{result.subject} already has a record on line {first}")
+            if hashes.setdefault(result.task_index, result.task_hash) != result.task_hash:
+                raise InputError(f"{result.subject} is about another task than earlier records of that index")
         except InputError as error:
+            yield line, str(error)
+        else:
+            yield line, result
+
+
+def read_records(path: str | Path, run: RunInfo | None = None) -> list[Result]:
+    """Read the records of a file; a last line that was cut off by a kill is left out.
+
+    Args:
+        path: the file.
+        run: what all records must be of; None if that does not matter.
+
+    Raises:
+        InputError: something is wrong with a line, see `checked_lines`; file and line are named.
+    """
+    results: list[Result] = []
+    for line, found in checked_lines(Path(path), run):
+        if isinstance(found, Result):
+            results.append(found)
+        elif line.whole:
             raise InputError(
-                f"{error}; remove the line, and the next run makes it again; 'shardgym verify' lists all damaged lines"
-            ) from None
-        first = seen.setdefault(result.key, line.number)
-        if first != line.number:
-            raise InputError(
-                f"{line.where(file)}: solver '{result.solver}', task {result.task_index}, seed {result.seed} "
-                f"already has a record on line {first}: remove one of them"
+                f"{line.where(Path(path))}: {found}; remove the line, and the next run makes it again; 'shardgym "
+                "verify' lists all such lines"
             )
-        results.append(result)
     return results
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from shardgym.errors import InputError
-from shardgym.evaluation.result import Result, RunInfo, TaskSequence, read_records, unpacked_records
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, records_file
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.files import append_flushed, drop_torn_line, write_whole
 from shardgym.machine import utc_now
@@ -38,19 +38,22 @@ class Store:
         self, folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[SolverSpec]
     ) -> None:
         self._folder = folder
-        self._path = unpacked_records(folder)
+        self._path = folder / RECORDS
+        stored = records_file(folder)
+        if stored not in (None, self._path):
+            raise InputError(f"{stored} is packed: unpack it with 'xz -d {stored}', or give another folder")
         if mode is Resume.ALL and self._path.exists():
             aside = self._path.rename(self._path.with_name(f"records-{time.time_ns()}.old"))
             logger.warning("started afresh; the old records are in %s", aside)
         torn = drop_torn_line(self._path)
         if torn is not None:
             logger.warning("%s: dropped a record that was cut off while it was written", torn.where(self._path))
-        self.results = read_records(self._path) if self._path.exists() else []
+        self.results = read_records(self._path, RunInfo.beside(folder) or run) if self._path.exists() else []
         self.run = run  #: what all records of the folder are about: this run, and those before it
         # A run that failed before its first record leaves nothing that another one could be mixed with.
         if self.results:
             self.run = run.join(folder)
-            _check_records(self.results, folder, run, suite, solvers)
+            _check_records(self.results, folder, suite, solvers)
             self.run.write(folder)
         found = len(results_of(run, self.results))
         if found:
@@ -83,14 +86,11 @@ def _lines(results: Iterable[Result]) -> bytes:
     return "".join(result.to_json() + "\n" for result in results).encode()
 
 
-def _check_records(
-    results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[SolverSpec]
-) -> None:
-    """Raise `InputError` if a record in the folder has other tasks, judges or settings than this run."""
+def _check_records(results: Sequence[Result], folder: Path, suite: TaskSequence, solvers: Iterable[SolverSpec]) -> None:
+    """Raise `InputError` if a record in the folder has other tasks or settings than this run."""
     remedy = "give another folder, or --resume all to start afresh"
     recipes = {spec.title: spec.recipe for spec in solvers}
     for result in results:
-        run.check(result, str(folder))
         wanted = recipes.get(result.solver, result.recipe)
         if wanted != result.recipe:
             raise InputError(

@@ -1,5 +1,6 @@
 """verify: every stored plan is checked against its task and scored again."""
 
+import logging
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,7 @@ from tqdm import tqdm
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
-from shardgym.evaluation.result import Result, read_task, record_files
-from shardgym.files import read_lines
+from shardgym.evaluation.result import Result, RunInfo, checked_lines, read_task, record_files
 from shardgym.plans.feasibility import plan_problems
 from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import progress_bar
@@ -29,13 +29,15 @@ MAX_BYTES = 2**28
 
 RULE = f"""Every stored plan must be feasible. Deterministic costs must be the same to {EXACT:g}. Measured plans are
 measured again, those of a task together: divided by the median of new/old over their file, times must agree to
-{SHARE:.0%}. Costs of other hardware or of another version of the judge are skipped. Records without a cost are
-failures, because there is nothing to check."""
+{SHARE:.0%}. Every record must be of the run in run.json. Runs of other hardware or of another version of the judge are
+skipped. Records without a cost are failures, because there is nothing to check."""
 
-#: `ok`: agrees with a fresh score. `mismatch`: does not, is damaged, or its task is not at hand. `skipped`: cannot be
-#: scored here. `failure`: claims no cost.
+#: `ok`: agrees with a fresh score. `mismatch`: does not, is damaged or not of its run, or its task is not at hand.
+#: `skipped`: cannot be scored here. `failure`: claims no cost.
 CheckStatus = Literal["ok", "mismatch", "skipped", "failure"]
 STATUSES: tuple[CheckStatus, ...] = ("ok", "mismatch", "skipped", "failure")
+
+_logger = logging.getLogger(__name__)
 
 
 class RecordCheck(NamedTuple):
@@ -43,12 +45,12 @@ class RecordCheck(NamedTuple):
 
     file: Path  #: where it is
     line: int  #: of the file, from 1
-    subject: str  #: suite, task, solver and seed; "" where the line is damaged
+    subject: str  #: suite, task, solver and seed; "" where the line is damaged or not of the run
     status: CheckStatus  #: see `CheckStatus`
     reason: str  #: why it is not ok; of one that is, the stored and the fresh time
 
     def __str__(self) -> str:
-        return f"{self.status} {self.file}:{self.line} {self.subject}: {self.reason}"
+        return f"{self.status} {self.file}:{self.line} {f'{self.subject}: ' if self.subject else ''}{self.reason}"
 
 
 class VerifyReport(NamedTuple):
@@ -96,18 +98,23 @@ def verify(
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
-        InputError: a path does not exist, cannot be read, or has more than `MAX_BYTES`.
+        InputError: a path does not exist, cannot be read, has more than `MAX_BYTES`, is empty or no records file, or
+            has no `run.json` beside it.
     """
-    files = record_files([paths] if isinstance(paths, str | Path) else paths)
-    for file in files:
+    runs = {file: RunInfo.of(file) for file in record_files([paths] if isinstance(paths, str | Path) else paths)}
+    for file in runs:
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB: expected a file of records")
     rows: list[RecordCheck] = []
     bar_of_records = progress_bar(shown=progress, total=0, unit="record", desc="verify")
     with ExitStack() as stack, bar_of_records as bar:
         judges = _Judges(costs, stack)
-        for file in files:
-            rows += _check_file(file, judges, bar)
+        judge_of = {file: judges.of(run) for file, run in runs.items()}
+        num_tasks = sum(_num_measured(file, run, judge_of[file]) for file, run in runs.items())
+        if num_tasks:
+            _logger.info("%d measured tasks are measured again", num_tasks)
+        for file, run in runs.items():
+            rows += _check_file(file, run, judge_of[file], bar)
     return VerifyReport(rows)
 
 
@@ -119,44 +126,49 @@ class _Judges:
         self._stack = stack
         self._made: dict[str, CostModel | str] = {}
 
-    def of(self, name: str, settings: Mapping[str, Any]) -> CostModel | str:
-        """Return the judge, or why it cannot be made here."""
-        key = canonical_json([name, dict(settings)])
+    def of(self, run: RunInfo) -> CostModel | str:
+        """Return the judge of a run, or why it cannot score here."""
+        name = run.judge
+        key = canonical_json([name, run.judge_settings])
         if key not in self._made:
             try:
                 if ":" in name and name not in self._costs:
                     raise InputError(f"to import it, pass --cost {name}")
-                self._made[key] = self._stack.enter_context(make_cost(name, **settings))
+                self._made[key] = self._stack.enter_context(make_cost(name, **run.judge_settings))
             except (InputError, MissingDependencyError) as error:
                 self._made[key] = f"no judge '{name}': {error}"
-        return self._made[key]
+        judge = self._made[key]
+        if isinstance(judge, str) or (run.judge_version, run.hardware) == (judge.version, judge.hardware):
+            return judge
+        return f"scored by {run.judge_version} on {run.hardware}, here is {judge.version} on {judge.hardware}"
 
 
-def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordCheck]:
+def _num_measured(file: Path, run: RunInfo, judge: CostModel | str) -> int:
+    """Return how many tasks of a file are measured again."""
+    if isinstance(judge, str) or judge.deterministic:
+        return 0
+    found = [found for _, found in checked_lines(file, run)]
+    return len({result.task_index for result in found if isinstance(result, Result) and result.status == "ok"})
+
+
+def _check_file(file: Path, run: RunInfo, judge: CostModel | str, bar: "tqdm[Any]") -> list[RecordCheck]:
     """Check the records of a file, in the order of its lines."""
     checks: dict[int, RecordCheck] = {}
-    groups: dict[tuple[object, ...], dict[int, Result]] = defaultdict(dict)
-    lines = list(read_lines(file))
+    groups: dict[int, dict[int, Result]] = defaultdict(dict)
+    lines = list(checked_lines(file, run))
     bar.total = (bar.total or 0) + len(lines)
-    for line in lines:
-        if not line.whole:
-            checks[line.number] = RecordCheck(file, line.number, "", "skipped", "cut off while it was written")
+    for line, found in lines:
+        number = line.number
+        if isinstance(found, str):
+            checks[number] = RecordCheck(file, number, "", "mismatch", found)
             continue
-        try:
-            result = Result.from_json(line.text, source="record")
-        except InputError as error:
-            checks[line.number] = RecordCheck(file, line.number, "", "mismatch", str(error))
-            continue
-        subject = f"{result.suite}/{result.task_index} {result.solver} seed {result.seed}"
-        checks[line.number] = RecordCheck(file, line.number, subject, "failure", f"{result.status}: {result.reason}")
-        if result.status == "ok":
-            settings = canonical_json(result.judge_settings)
-            key = result.suite, result.task_index, result.task_hash, result.judge, settings
-            groups[key][line.number] = result
+        checks[number] = RecordCheck(file, number, found.subject, "failure", f"{found.status}: {found.reason}")
+        if found.status == "ok":
+            groups[found.task_index][number] = found
     bar.update(len(lines) - sum(map(len, groups.values())))  # records that are not scored
     measured: dict[int, float] = {}
     for group in groups.values():
-        for number, (status, reason) in _check_task(file.parent, group, judges, measured):
+        for number, (status, reason) in _check_task(file.parent, group, judge, measured):
             checks[number] = checks[number]._replace(status=status, reason=reason)
         bar.update(len(group))
     median = statistics.median(measured.values()) if measured else 1.0
@@ -168,13 +180,11 @@ def _check_file(file: Path, judges: _Judges, bar: "tqdm[Any]") -> list[RecordChe
 
 
 def _check_task(
-    folder: Path, group: Mapping[int, Result], judges: _Judges, measured: dict[int, float]
+    folder: Path, group: Mapping[int, Result], judge: CostModel | str, measured: dict[int, float]
 ) -> Iterator[tuple[int, tuple[CheckStatus, str]]]:
-    """Yield number of the line, status and reason of records of one task and judge; `measured` gets new over old ms."""
-    first = next(iter(group.values()))
-    judge = judges.of(first.judge, first.judge_settings)
+    """Yield number of the line, status and reason of records of one task; `measured` gets new over old ms."""
     try:
-        task = read_task(first, folder)
+        task = read_task(next(iter(group.values())), folder)
     except InputError as error:
         yield from dict.fromkeys(group, ("mismatch", str(error))).items()
         return
@@ -189,9 +199,6 @@ def _check_task(
             yield number, ("mismatch", f"the plan is infeasible: {problems[0]}")
         elif isinstance(judge, str):
             yield number, ("skipped", judge)
-        elif (cost.version, cost.hardware) != (judge.version, judge.hardware):
-            here = f"here is {judge.version} on {judge.hardware}"
-            yield number, ("skipped", f"scored by {cost.version} on {cost.hardware}, {here}")
         else:
             scored[number] = plan, cost
     if isinstance(judge, str) or not scored:

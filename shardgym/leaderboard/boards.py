@@ -75,15 +75,10 @@ def load_boards(paths: Sequence[str | Path]) -> list[Board]:
         paths: folders of runs, or their records files; folders are searched for those of runs below them.
 
     Raises:
-        InputError: a path holds no records, no `run.json` is beside them, a line is damaged, a record is not of the
-            run, or of another task than the others with its index, or lower bounds beside them are of another judge.
+        InputError: a path holds no records, no `run.json` is beside them, something is wrong with a line (see
+            `checked_lines`), or lower bounds beside them are of another judge.
     """
-    runs = {}
-    for file in record_files(paths):
-        run = RunInfo.of(file)
-        if run is None:
-            raise InputError(f"{file} has no run.json beside it: expected the folder of a run")
-        runs[file] = run
+    runs = {file: RunInfo.of(file) for file in record_files(paths)}
     boards = [_load(file, run) for file, run in runs.items()]
     kinds = Counter(_kind(board) for board in boards)
     return [replace(b, place=os.path.relpath(b.folder)) if kinds[_kind(b)] > 1 else b for b in boards]
@@ -94,12 +89,9 @@ def _kind(board: Board) -> tuple[str, str, str]:
 
 
 def _load(file: Path, run: RunInfo) -> Board:
-    results = read_records(file)
-    hashes: dict[int, str] = {}
-    for result in results:
-        run.check(result, str(file))
-        if hashes.setdefault(result.task_index, result.task_hash) != result.task_hash:
-            raise InputError(f"{file}: task {result.task_index} of '{run.suite}' differs from that of other records")
+    results = read_records(file, run)
+    if not results:
+        raise InputError(f"{file} holds no records yet: expected at least one whole line")
     return Board(file.parent, run, tuple(results), _read_bounds(file.parent, run))
 
 

@@ -2,13 +2,17 @@
 
 import io
 import json
+import logging
+import re
 import sys
 
 import pytest
+from board_toys import board_of
 from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, edit, pack, toy_tasks
 
-from shardgym import InputError, evaluate, load_suite, verify
+from shardgym import InputError, evaluate, verify
 from shardgym.cli import main
+from shardgym.leaderboard import load_boards
 
 COSTS = [CountCost.name, DriftingCost.name]
 
@@ -44,31 +48,24 @@ def problem(folder, number):
     return f"{row.status}: {row.reason}"
 
 
+def rename(folder, old, new):
+    """Give judge or suite of all records, and of their run, another name."""
+    for file in (folder / "records.jsonl", folder / "run.json"):
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+
+
 def lower(record):
     record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
 
 
-def test_untouched_records_are_verified_packed_or_not(toys):
+def test_records_are_verified_packed_or_not_and_their_last_digits_may_differ(toys):
+    edit(toys, 1, lambda r: r["cost"]["per_device"][1].__setitem__(1, 2 * (1 + 5e-7)))
     for prepare in (lambda folder: folder / "records.jsonl", pack):
         file = prepare(toys)
         report = verify(toys, costs=COSTS)
         assert report.ok
         assert [(row.file, row.line, row.status) for row in report.rows] == [(file, n, "ok") for n in range(1, 7)]
         assert report.lines() == [f"{file}: 6 ok, 0 mismatch, 0 skipped, 0 failure", "verified: 6 of 6 records"]
-
-
-def test_progress_counts_records(toys, monkeypatch):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    edit(toys, 2, lambda record: record.update(schema="shardgym.result/0"))
-    assert not verify(toys, costs=COSTS, progress=True).ok
-    assert "| 6/6 [" in terminal.getvalue()
-
-
-def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
-    evaluate(load_suite("quick-v2"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
-    assert statuses(tmp_path, costs=[]) == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +78,6 @@ def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
         (lambda r: [shard.update(devices=[0]) for shard in r["plan"]["shards"]],
          "mismatch: the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480"),
         (lambda r: r.update(surprise=1), "mismatch: record"),
-        (lambda r: r.update(task_hash="0" * 64), "mismatch: record: the plan is for another task"),
-        (lambda r: r.update(suite="quick-v2"), "mismatch: task 0 of suite 'quick-v2' has digest"),
-        (lambda r: r.update(suite="quick-v2", task_index=99), "mismatch: suite 'quick-v2' has 8 tasks"),
-        (lambda r: r.update(judge="crystal_ball"), "skipped: no judge 'crystal_ball': unknown cost"),
-        (lambda r: r["cost"].update(version="0"), "skipped: scored by 0 on toy, here is 1 on toy"),
-        (lambda r: r["cost"].update(hardware="moon"), "skipped: scored by 1 on moon, here is 1 on toy"),
     ],
 )  # fmt: skip
 def test_what_was_changed_in_one_record_is_told(toys, change, said):
@@ -94,22 +85,51 @@ def test_what_was_changed_in_one_record_is_told(toys, change, said):
     assert problem(toys, 1).startswith(said)
 
 
-def test_the_last_digits_may_differ(toys):
-    edit(toys, 1, lambda r: r["cost"]["per_device"][1].__setitem__(1, 2 * (1 + 5e-7)))
-    assert statuses(toys) == ["ok"] * 6
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task_hash": "0" * 64}, "record: toys/1 two seed 0: the plan is for another task than the record"),
+        ({"status": "error"}, "record: toys/1 two seed 0: status 'error' does not agree with the plan and its cost"),
+        ({"suite": "quick-v2"}, "quick-v2/1 two seed 0 records suite 'quick-v2', but the run has 'toys'"),
+        ({"hardware": "moon"}, "toys/1 two seed 0 records hardware 'moon', but the run has 'lab'"),
+        ({"version": "0"}, "toys/1 two seed 0 records judge_version '0', but the run has '1'"),
+        ({"cost": "gpu"}, "toys/1 two seed 0 records cost.cost 'gpu', but the run has 'lab-cost'"),
+        ({"pace": 2.0, "hardware": "moon"}, "toys/1 two seed 0 records cost.hardware 'moon', but the run has 'lab'"),
+        ({"task_index": 2}, "toys/2 two seed 0 is not of the run, which has 2 tasks"),
+        ({"task_index": 0, "solver": "x"}, "toys/0 x seed 0 is about another task than earlier records of that index"),
+        ({"solver": "one"}, "toys/1 one seed 0 already has a record on line 2"),
+    ],
+)
+def test_a_record_that_is_not_of_its_run_is_refused_as_boards_refuse_it(tmp_path, change, said):
+    board_of(tmp_path, {"one": [1.0, 2.0], "two": [1.0, 2.0]})
+    edit(tmp_path, 4, lambda r: (r["cost"] if {"cost", "version", "pace"} & change.keys() else r).update(change))
+    row = verify(tmp_path).rows[3]
+    assert (row.status, row.reason, str(row)) == ("mismatch", said, f"mismatch {row.file}:4 {said}")
+    with pytest.raises(InputError, match=rf"records\.jsonl:4: {re.escape(said)}; remove the line"):
+        load_boards([tmp_path])
 
 
-def test_a_task_file_that_is_missing_or_changed(toys):
-    first, second, third = (task.digest for task in toy_tasks())
-    (toys / "tasks" / f"{first}.json").unlink()
-    (toys / "tasks" / f"{second}.json").write_text((toys / "tasks" / f"{third}.json").read_text())
-    assert statuses(toys) == ["mismatch"] * 4 + ["ok"] * 2
+def test_a_task_that_is_missing_or_changed_or_of_another_suite(tmp_path):
+    run(tmp_path, "Halves", count=9)
+    first, second, third = (tmp_path / "tasks" / f"{task.digest}.json" for task in toy_tasks())
+    first.unlink()
+    second.write_text(third.read_text())
+    assert statuses(tmp_path) == ["mismatch"] * 2 + ["ok"] * 7
+    rename(tmp_path, "toys", "quick-v2")
+    reasons = [row.reason for row in verify(tmp_path, costs=COSTS).rows]
+    assert reasons[0].startswith("task 0 of suite 'quick-v2' has digest ")
+    assert reasons[8].startswith("suite 'quick-v2' has 8 tasks, but the record is about task 8")
 
 
-def test_a_line_that_was_cut_off_is_skipped(toys):
+def test_a_line_that_was_cut_off_is_a_mismatch_and_progress_counts_it(toys, monkeypatch):
     path = toys / "records.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
-    assert problem(toys, 6) == "skipped: cut off while it was written"
+    assert problem(toys, 6) == "mismatch: the last record is cut off: run the same command to make it again"
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert not verify(toys, costs=COSTS, progress=True).ok
+    assert "| 6/6 [" in terminal.getvalue()
 
 
 def test_failures_are_counted_and_verify_nothing(tmp_path, toys):
@@ -123,12 +143,25 @@ def test_failures_are_counted_and_verify_nothing(tmp_path, toys):
     ]  # fmt: skip
 
 
-def test_a_folder_never_makes_it_import_a_module(toys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("crystal_ball", "no judge 'crystal_ball': unknown cost"),
+        ("of_a_stranger:Cost", "no judge 'of_a_stranger:Cost': to import it, pass --cost of_a_stranger:Cost"),
+    ],
+)
+def test_a_folder_never_makes_it_import_a_module(toys, tmp_path, monkeypatch, name, said):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "of_a_stranger.py").write_text("raise SystemExit('imported')\n")
-    edit(toys, 1, lambda record: record.update(judge="of_a_stranger:Cost"))
-    assert problem(toys, 1) == "skipped: no judge 'of_a_stranger:Cost': to import it, pass --cost of_a_stranger:Cost"
-    assert statuses(toys, costs=[]) == ["skipped"] * 6
+    rename(toys, CountCost.name, name)
+    assert all(row.status == "skipped" and row.reason.startswith(said) for row in verify(toys, costs=COSTS).rows)
+
+
+def test_runs_of_an_older_judge_or_of_other_hardware_are_skipped(toys, monkeypatch):
+    for field, value, here in (("version", "2", "2 on toy"), ("hardware", "moon", "2 on moon")):
+        monkeypatch.setattr(CountCost, field, value)
+        found = {(row.status, row.reason) for row in verify(toys, costs=COSTS).rows}
+        assert found == {("skipped", f"scored by 1 on toy, here is {here}")}
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.8, 0.5])
@@ -146,24 +179,45 @@ def test_a_measured_cost_that_is_off_the_median_stands_out(measured, monkeypatch
     assert "1.03 times, the median of the file is 1." in problem(measured, 2)
 
 
-def test_plans_of_one_task_are_measured_in_one_call(measured, monkeypatch):
+def test_plans_of_one_task_are_measured_in_one_call(measured, toys, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, logger="shardgym")
+    assert verify(toys, costs=COSTS).ok
+    assert not caplog.text
     sizes, score = [], CountCost.score
     counted = lambda self, task, plans: sizes.append(len(plans)) or score(self, task, plans)  # noqa: E731
     monkeypatch.setattr(CountCost, "score", counted)
     verify([measured], costs=COSTS)
     assert sizes == [3, 3, 3]
+    assert [record.getMessage() for record in caplog.records] == ["3 measured tasks are measured again"]
 
 
-def test_paths_that_hold_nothing_and_files_too_large_are_errors(tmp_path, toys, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no records"):
-        verify([tmp_path / "empty"])
-    with pytest.raises(InputError, match="does not exist"):
-        verify([tmp_path / "nowhere"])
+def test_a_file_that_is_too_large_is_an_error(toys):
     with (toys / "records.jsonl").open("ab") as file:
         file.truncate(2**28 + 1)
     with pytest.raises(InputError, match="has more than 256 MiB"):
         verify(toys)
+
+
+@pytest.mark.parametrize("command", ["verify", "leaderboard"])
+def test_what_holds_no_records_of_a_run_is_one_line(toys, capsys, command):
+    def said_of(path):
+        assert main([command, str(path)]) == 2
+        return capsys.readouterr().err.removeprefix(f"shardgym: error: {path} ")
+
+    page, records = toys / "README.md", toys / "records.jsonl"
+    assert said_of(page) == "does not exist: expected a records file, or a folder with one\n"
+    assert said_of(toys / "tasks") == "holds no records.jsonl: expected the folder of a run\n"
+    page.write_text("# A board\n\nof toys\n")
+    assert said_of(page) == "is no records file: expected records.jsonl, or the folder of a run\n"
+    page.rename(records)
+    assert said_of(records) == "is no records file: expected a JSON object on each line\n"
+    records.write_text("")
+    assert said_of(records) == "is empty: expected a record on each line\n"
+    records.write_text("{")
+    if command == "leaderboard":
+        assert said_of(records) == "holds no records yet: expected at least one whole line\n"
+    (toys / "run.json").unlink()
+    assert said_of(records) == "has no run.json beside it: expected the folder of a run\n"
 
 
 def test_the_command_prints_what_disagrees_and_exits_with_1(toys, capsys):

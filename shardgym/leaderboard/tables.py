@@ -175,8 +175,14 @@ def _failures(ranking: Ranking) -> list[str]:
     rules = [f"Failed: {failed} of {len(records)} records{counted if failed else ''}."]
     num_tasks = ranking.board.num_tasks
     if ranking.num_tasks < num_tasks:
-        left_out = num_tasks - ranking.num_tasks
-        rules.append(f"Left out: {left_out} of {num_tasks} tasks, for which {BASE} has no plan.")
+        missing = num_tasks - len({result.task_index for result in records if result.solver == BASE})
+        left_out = num_tasks - ranking.num_tasks - missing
+        if missing:
+            rules.append(f"Left out: {missing} of {num_tasks} tasks, for which {BASE} has no record yet.")
+        if left_out:
+            rules.append(f"Left out: {left_out} of {num_tasks} tasks, for which {BASE} has no plan.")
+    if any(row.completeness < 1 for row in ranking.rows):
+        rules.append("Solvers that lack records have no rank: the command of the run resumes it.")
     if ranking.num_tasks < MIN_TASKS:
         rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
     return rules

@@ -85,8 +85,9 @@ def test_a_judge_that_orders_plans_worse_than_a_repeat_does_makes_a_board_screen
     assert cautions(board) == []  # nothing ships for this hardware
     monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
-    assert note.startswith(f"{begin}: on 51 tasks (lab), tau of this judge with measured costs is {tau}, of another ")
-    assert "measurement 0.81; of pairs closer than 5%, they order 57% and 76% as measured." in note
+    assert note.startswith(f"{begin}: on 51 tasks (lab), Kendall's tau of this judge with measured costs is {tau}, ")
+    assert "that of another measurement 0.81; of pairs closer than 5%, the judge orders 57% as measured, " in note
+    assert "another measurement 76%." in note
     assert note.endswith("Measured boards lead.") == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
 

@@ -74,9 +74,10 @@ class Agreement(Record):
             if found.version == version:
                 again = self.models[REPEAT]
                 facts = (
-                    f"on {self.tasks} tasks ({', '.join(self.hardware)}), tau of this {name} with measured costs is "
-                    f"{found.kendall_tau:.2f}, of {REPEAT} {again.kendall_tau:.2f}; of pairs closer than {CLOSE:.0%}, "
-                    f"they order {found.close_right:.0%} and {again.close_right:.0%} as measured."
+                    f"on {self.tasks} tasks ({', '.join(self.hardware)}), Kendall's tau of this {name} with measured "
+                    f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}; of pairs closer than "
+                    f"{CLOSE:.0%}, the {name} orders {found.close_right:.0%} as measured, {REPEAT} "
+                    f"{again.close_right:.0%}."
                 )
                 if found.kendall_tau < again.kendall_tau - ALLOWANCE:
                     return f"Screening: {facts} Measured boards lead."

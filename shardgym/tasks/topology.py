@@ -21,10 +21,15 @@ MAX_MEMORY_BYTES = 2**60
 Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
 LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
 
+#: What a preset says of links, besides how many devices share the fast ones.
+_LINK_FIELDS = ("interconnect", "intra_bandwidth", "inter_bandwidth", "intra_latency_ms", "inter_latency_ms")
+
 
 @dataclass(frozen=True, config=CONFIG)
 class Topology(Record):
     """Devices with their memory, and the links between them.
+
+    Links that are not given are those of the preset of the same `device`, if there is one, else those of "cpu".
 
     Attributes:
         num_devices: devices, numbered from 0.
@@ -61,7 +66,7 @@ class Topology(Record):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
-        """Let one memory size stand for all devices, and make all of them one domain by default."""
+        """Let one memory size stand for all devices, make all of them one domain, and give them links, by default."""
         values = data
         if isinstance(data, ArgsKwargs):  # from the constructor: arguments by position get their names
             names = [field.name for field in dataclasses.fields(cls)][: len(data.args)]
@@ -70,6 +75,8 @@ class Topology(Record):
                 return data  # too many arguments, or one passed twice: pydantic says which
         if not isinstance(values, dict):
             return data
+        preset = next((links for links in PRESETS.values() if links["device"] == values.get("device")), {})
+        values = {name: preset[name] for name in _LINK_FIELDS if name in preset} | values
         count = _int_or_none(values.get("num_devices"))
         memory = _int_or_none(values.get("memory_bytes"))
         if count is not None and 0 < count <= MAX_DEVICES:
@@ -189,16 +196,7 @@ def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infinib
 #: ConnectX-8 (25, 50, 100 GB/s per device). About a quarter of the memory is left for the rest of a model.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core"},
-    "rtx2080ti": {
-        "memory_bytes": 4 * GIB,
-        "device": "rtx-2080-ti",
-        "interconnect": "pcie3",
-        "fast_domain_size": 8,
-        "intra_bandwidth": 10e9,
-        "inter_bandwidth": 1.25e9,
-        "intra_latency_ms": 0.05,
-        "inter_latency_ms": 0.1,
-    },
+    "rtx2080ti": _dgx("rtx-2080-ti", 4, "pcie3", 10e9, 1.25e9) | {"intra_latency_ms": 0.05, "inter_latency_ms": 0.1},
     "dgx-v100": _dgx("v100", 24, "nvlink2+ib", 150e9, 12.5e9),
     "dgx-a100": _dgx("a100", 60, "nvlink3+hdr", 300e9, 25e9),
     "dgx-h100": _dgx("h100", 60, "nvlink4+ndr", 450e9, 50e9),

@@ -291,7 +291,7 @@ def test_an_unknown_sharding_type_or_kernel_is_refused(asked, message):
         planner(constraints={"users.id": ParameterConstraints(**asked)}).plan(Toy())
 
 
-GPUS = Topology(4, memory_bytes=2**20, device="a100", fast_domain_size=2, host_memory_bytes=2**20)
+GPUS = Topology(4, 2**20, "a100", "pcie", 2, intra_bandwidth=1e9, inter_bandwidth=1e9, host_memory_bytes=2**20)
 
 
 @pytest.mark.parametrize("params", [None, CacheParams(load_factor=0.5, reserved_memory=1.0)])

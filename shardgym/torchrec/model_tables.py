@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import (
     EmbeddingBagCollection,
@@ -21,7 +22,7 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, UnknownNameError, check_instance
 from shardgym.tables.table import EmbeddingTable, Pooling, Precision
 from shardgym.tasks.task import ShardingTask, exact_bytes
 
@@ -148,7 +149,7 @@ def _in_words(path: str, module: nn.Module) -> str:
 
 
 def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> dict[str, Any]:
-    """Return values by the tables' names in a task; raises `InputError` for unknown names.
+    """Return values by the tables' names in a task; raises `InputError` for unknown names and wrong types.
 
     The keys of `values` are these names, or, as in TorchRec's constraints, names in collections, which stand for all
     tables with this name. The former take precedence.
@@ -158,6 +159,8 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
     for name in values:
         if name not in known:
             raise UnknownNameError(f"table in {what}", name, known)
+        if what == "constraints":
+            check_instance(f"constraints of '{name}'", values[name], ParameterConstraints)
     return {table: values[name] for table, both in names.items() for name in reversed(both) if name in values}
 
 

@@ -113,8 +113,11 @@ def test_features_that_share_a_table_are_counted_as_they_are():
     imported = import_model(model, topology(), 64, constraints={"a": ParameterConstraints()})
     assert imported.task.tables[0].pooling_factor == 2.0
     assert imported.assumed[0] == "1 id per sample and feature for 2 of 2 tables"
-    with pytest.raises(InputError, match="pooling_factors: expected a number for each of its 2 features, got 1"):
-        task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=[2.0])})
+    for factors in ([2.0], 2.0):
+        with pytest.raises(InputError, match="pooling_factors: expected a number for each of its 2 features, got "):
+            task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=factors)})
+    with pytest.raises(InputError, match="constraints of 'a': expected a ParameterConstraints, got dict"):
+        task_from_model(model, topology(), 64, constraints={"a": {"pooling_factors": [2.0]}})
 
 
 def test_what_is_said_of_a_name_counts_for_all_tables_that_are_called_so():

@@ -124,7 +124,9 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     excess_ms = max(float(times[found.device] - times.mean()) for times in (found.compute_ms, found.exchange_ms))
     is_even = excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
-    slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}"
+    waited = float(found.wait_ms[cost.slowest_device])
+    waits = f", waiting {waited:.3f} ms for device {(found.wait_ms == 0).argmax()}" if waited >= _SHOWN_MS else ""
+    slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{waits}"
     if is_even and found.margin_ms < _SHOWN_MS:
         return [*lines, slowest, f"bottleneck: no device, {why}"]
     compute, exchange = (
@@ -146,13 +148,6 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         sent = [shard for shard in plan.on(widest) if not shard.is_replicated(task)]
         lines.append(f"most columns: device {widest}, {_name_tables(task, sent, 'columns')}")
     return lines
-
-
-def _waits(found: Bottleneck, slowest: int) -> str:
-    last = int((found.wait_ms == 0).argmax())
-    if slowest == last or found.wait_ms[slowest] < _SHOWN_MS:
-        return ""
-    return f", waiting {found.wait_ms[slowest]:.3f} ms for device {last}"
 
 
 def _as_times_mean(values: Sequence[float], device: int) -> str:

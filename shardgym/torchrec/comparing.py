@@ -116,10 +116,8 @@ class Comparison(Record):
         within: half-width of intervals that ends the run.
         minutes: time limit that ends the run.
         ended: which of these two ended the run; None while it runs.
-        calibration: levels with which the cost equals the measurements; None without predictions, and before
-            `MIN_ROUNDS` rounds.
-        ids_ms: time of the exchange of ids, the part of a step's fixed time that grows with the batch; 0 without a
-            calibration.
+        calibration: levels at which the cost equals the measurements; None without predictions or `MIN_ROUNDS` rounds.
+        ids_ms: time of the exchange of ids, which a calibration counts as fixed, but grows with the batch; 0 without.
         seed: seed of ids, gradients and the order of turns.
         started: start of the run in UTC.
         versions: versions of Python and of relevant packages.

@@ -91,7 +91,7 @@ def test_idle_devices_are_counted():
     assert "idle" not in render_plan(TASK, HALVES, width=100)
 
 
-def test_a_diff_tells_moves_from_other_cuts():
+def test_a_diff_tells_moves_from_other_cuts_and_which_plan_is_better():
     halved = [Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)]
     after = ShardingPlan.of(TASK, [*ShardingPlan.table_wise(TASK, [0, 0, 0, 1]).shards[:3], *halved])
     found = {change.table: change.is_move for change in table_changes(TASK, HALVES, after)}
@@ -101,9 +101,6 @@ def test_a_diff_tells_moves_from_other_cuts():
     assert "moved 't2': device 1 -> device 0" in text
     halves = "rows [0, 5) columns [0, 4) on device 0 + rows [5, 10) columns [0, 4) on device 1"
     assert f"cut   't3': rows [0, 10) columns [0, 4) on device 1 -> {halves}" in text
-
-
-def test_a_diff_with_costs_says_which_is_better():
     text = render_diff(TASK, HALVES, LOPSIDED, (count_cost(HALVES), count_cost(LOPSIDED)), width=100)
     assert "A: 2.000 ms, slowest device 0. B: 3.000 ms, slowest device 0. B against A: +50.0 %." in text
 

@@ -27,7 +27,7 @@ def needs_row_cuts() -> ShardingTask:
 
 def test_plus_refuses_what_cannot_be_packed(simulator):
     for cost in (simulator, make_cost("roofline")):
-        with pytest.raises(NoFeasiblePlanError, match="'t0', has 1600 bytes, the largest device 900"):
+        with pytest.raises(NoFeasiblePlanError, match="'t0', has 1600 bytes, and the largest device 900"):
             NeuroShardPlus(sharding_types=[]).solve(needs_row_cuts(), cost)
         NeuroShardPlus().solve(needs_row_cuts(), cost).validate(needs_row_cuts())
 

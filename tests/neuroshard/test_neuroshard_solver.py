@@ -86,7 +86,7 @@ def test_packing_goes_back_where_largest_first_fails():
     ("widths", "units", "message"),
     [
         ([16, 4], [2, 2], f"take {5 * UNIT} bytes, but all devices have {4 * UNIT}:"),
-        ([12], [2, 2], f"'t0', has {3 * UNIT} bytes, the largest device {2 * UNIT}"),
+        ([12], [2, 2], f"'t0', has {3 * UNIT} bytes, and the largest device {2 * UNIT}"),
         ([6], [4, 4], "table 't0' has 6 columns"),
     ],
 )

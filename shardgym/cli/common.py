@@ -148,7 +148,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         try:
             settings[key] = json.loads(value)
         except (ValueError, RecursionError):
-            settings[key] = value
+            settings[key] = {"True": True, "False": False, "None": None}.get(value, value)
     return name, settings
 
 
@@ -307,7 +307,9 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
 def _shard(where: str, task: ShardingTask, name: str, devices: Sequence[int], bounds: Sequence[int] = ()) -> Shard:
     """Make a shard of a table of the task; of the whole table without bounds."""
     if not task.has_table(name):
-        raise InputError(f"{where}: '{name:.60}' is not a table of the task: expected a device for each of its tables")
+        whole = [table.name for table in task.tables if table.name.endswith(f".{name}")]
+        remedy = f"did you mean '{whole[0]}'?" if whole else "expected a device for each of its tables"
+        raise InputError(f"{where}: '{name:.60}' is not a table of the task: {remedy}")
     table = task.table(name)
     first_row, end_row, first_column, end_column = bounds or (0, table.num_embeddings, 0, table.embedding_dim)
     try:

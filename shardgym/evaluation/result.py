@@ -177,6 +177,11 @@ class RunInfo(Record):
         run = cls.beside(records.parent)
         if run is None:
             raise InputError(f"{records} has no {RUN_INFO} beside it: expected the folder of a run")
+        suite = _shipped_suite(run.suite)
+        if suite is not None and run.num_tasks > len(suite):
+            raise InputError(
+                f"{records.parent / RUN_INFO}: num_tasks is {run.num_tasks}, but the suite has {len(suite)}"
+            )
         return run
 
     def write(self, folder: Path) -> None:
@@ -211,8 +216,8 @@ class RunInfo(Record):
         """Check that a stored result is of this run.
 
         Raises:
-            InputError: it is of another suite, judge, oracle or time limit, or of a task that the run does not have, or
-                its cost is of another judge, judge version or hardware.
+            InputError: it is of another suite, judge, oracle or time limit, or of a task, solver or seed that the run
+                does not have, or its cost is of another judge, judge version or hardware.
         """
         fields = ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s")
         pairs = {name: (getattr(result, name), getattr(self, name)) for name in fields}
@@ -224,8 +229,9 @@ class RunInfo(Record):
         for name, (was, now) in pairs.items():
             if was != now:
                 raise InputError(f"{result.subject} records {name} {was!r}, but the run has {now!r}")
-        if result.task_index >= self.num_tasks:
-            raise InputError(f"{result.subject} is not of the run, which has {self.num_tasks} tasks")
+        for name, known in (("task_index", range(self.num_tasks)), ("solver", self.solvers), ("seed", self.seeds)):
+            if getattr(result, name) not in known:
+                raise InputError(f"{result.subject}: the run has no {name} {getattr(result, name)!r}")
 
 
 def records_file(folder: Path) -> Path | None:
@@ -259,8 +265,7 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
 def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line, Result | str]]:
     """Yield every line of a records file with its record or, as one line, what is wrong with it.
 
-    A line is cut off, damaged, not of the run, about a task, solver and seed that an earlier one has, or about another
-    task than that of earlier ones with its index.
+    It is cut off, damaged, not of the run, or repeats or contradicts an earlier one of its key, task or solver.
 
     Raises:
         InputError: the file cannot be read, or no line of it is a JSON object.
@@ -270,6 +275,7 @@ def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line
         raise InputError(f"{file} is no records file: expected a JSON object on each line")
     seen: dict[Key, int] = {}
     hashes: dict[int, str] = {}
+    recipes: dict[str, str] = {}
     for line in lines:
         try:
             if not line.whole:
@@ -282,6 +288,8 @@ def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line
                 raise InputError(f"{result.subject} already has a record on line {first}")
             if hashes.setdefault(result.task_index, result.task_hash) != result.task_hash:
                 raise InputError(f"{result.subject} is about another task than earlier records of that index")
+            if recipes.setdefault(result.solver, result.recipe) != result.recipe:
+                raise InputError(f"{result.subject} has other settings than earlier records of that solver")
         except InputError as error:
             yield line, str(error)
         else:
@@ -289,11 +297,7 @@ def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line
 
 
 def read_records(path: str | Path, run: RunInfo | None = None) -> list[Result]:
-    """Read the records of a file; a last line that was cut off by a kill is left out.
-
-    Args:
-        path: the file.
-        run: what all records must be of; None if that does not matter.
+    """Read the records of a file, all of `run` if it is given; a last line that was cut off by a kill is left out.
 
     Raises:
         InputError: something is wrong with a line, see `checked_lines`; file and line are named.
@@ -389,10 +393,8 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
             raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
         task = ShardingTask.load(path)
         source = str(path)
-    elif result.task_index < len(shipped):
-        task = shipped[result.task_index]
     else:
-        raise InputError(f"suite '{result.suite}' has {len(shipped)} tasks, but the record is about {source}")
+        task = shipped[result.task_index]
     if task.digest != result.task_hash:
         raise InputError(f"{source} has digest {task.digest[:12]}, but the record has {result.task_hash[:12]}")
     return task

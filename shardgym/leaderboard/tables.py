@@ -6,7 +6,7 @@ Below a table stand three lines: judge, oracle, seeds; failures; and what to be 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -199,6 +199,8 @@ def cautions(board: Board) -> list[str]:
     measured = any("measured" in (cost.compute, cost.communication) or cost.noise for cost in costs)
     modelled = measured and any(cost.communication == "modelled" for cost in costs)
     processors = sorted({result.versions.get("processor", "unknown") for result in board.results})
+    sources = Counter(solver for solver, _ in {(result.solver, result.source_digest) for result in board.results})
+    versions = sorted(solver for solver, number in sources.items() if number > 1)
     seeds = board.seeds
     picked = len(set(seeds.values())) > 1 and any(own != tuple(range(len(own))) for own in seeds.values())
     told = [
@@ -211,6 +213,7 @@ def cautions(board: Board) -> list[str]:
          "WARNING: records of a solver with one seed and number of devices were made with different weights."),
         (len(processors) > 1,
          f"Solvers ran on different processors ({', '.join(processors)}), so times per plan are not comparable."),
+        (bool(versions), f"Records of {', '.join(versions)} come from several versions of the source file."),
         (picked, f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}."),
     ]  # fmt: skip
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}

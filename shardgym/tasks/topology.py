@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from shardgym.errors import InputError, UnknownNameError, check_int
+from shardgym.errors import InputError, UnknownNameError, check_int, short_repr
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 
 GIB = 2**30
@@ -37,7 +37,8 @@ class Topology(Record):
             has `step_memory`; one integer stands for all devices.
         device: the hardware of one device, a key of `shardgym.costs.devices.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
-        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
+        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); by default as many as in the
+            preset of the device, all on CPUs.
         host_size: consecutive devices of one machine, if a fast domain has several machines; None: a fast domain is one
             machine.
         intra_bandwidth: bytes per second that one device can send inside its fast domain.
@@ -75,12 +76,17 @@ class Topology(Record):
                 return data  # too many arguments, or one passed twice: pydantic says which
         if not isinstance(values, dict):
             return data
-        preset = next((links for links in PRESETS.values() if links["device"] == values.get("device")), {})
+        device = values.get("device", "cpu-core")
+        preset = next((links for links in PRESETS.values() if links["device"] == device), {})
+        if not preset and "intra_bandwidth" not in values:
+            raise ValueError(
+                f"no preset has device {short_repr(device)}: give the bandwidths and latencies of its links"
+            )
         values = {name: preset[name] for name in _LINK_FIELDS if name in preset} | values
         count = _int_or_none(values.get("num_devices"))
         memory = _int_or_none(values.get("memory_bytes"))
         if count is not None and 0 < count <= MAX_DEVICES:
-            values = {"fast_domain_size": count, **values}
+            values = {"fast_domain_size": min(count, preset.get("fast_domain_size", count)), **values}
             if memory is not None:
                 values["memory_bytes"] = (memory,) * count
         return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values

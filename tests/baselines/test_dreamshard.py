@@ -36,7 +36,6 @@ def network(two_devices):
 
 
 def test_costs_are_learned(two_devices):
-    """Of devices that were not in the training data, too."""
     tasks = two_devices[:16]
     torch.manual_seed(0)
     network = DreamShardNetwork(FeatureScale.of(tasks))

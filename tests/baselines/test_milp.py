@@ -72,7 +72,6 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_optimum_is_that_of_all_plans_and_no_bound_is_above(name):
-    """By `gpu`, too, whose compute is at least a sum."""
     task, solver = TASKS[name], Milp(target_gap=0.0)
     for cost in (make_cost("roofline"), make_cost("gpu", hardware="h100")):
         best_ms = best_of_all(task, cost)

@@ -117,7 +117,6 @@ def test_solvers_are_listed_with_the_suites_that_weights_ship_for(capsys):
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, output_of):
-    """Unless the environment asks for its traceback."""
     monkeypatch.setattr("shardgym.cli._invoke", lambda arguments: {}["x"])
     told = output_of(["list", "costs"], 1).err
     assert told == "shardgym: error: unexpected KeyError: 'x'; set SHARDGYM_DEBUG=1 for a traceback\n"

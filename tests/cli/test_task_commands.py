@@ -93,8 +93,8 @@ def test_topologies_are_listed_with_default_links_where_they_name_none(output_of
 
 def test_values_are_json_where_they_can_be_read_as_such():
     assert parse_spec("simulator,weights=a/b.c,role=judge") == ("simulator", {"weights": "a/b.c", "role": "judge"})
-    assert parse_spec("m:Class,n=3,x=0.5,on=true,none=null,text=\"3\"") == (
-        "m:Class", {"n": 3, "x": 0.5, "on": True, "none": None, "text": "3"},
+    assert parse_spec("m:Class,n=3,x=0.5,on=true,off=False,none=null,text=\"3\"") == (
+        "m:Class", {"n": 3, "x": 0.5, "on": True, "off": False, "none": None, "text": "3"},
     )  # fmt: skip
     assert parse_spec("random") == ("random", {})
     assert parse_spec("cost,key=a=b") == ("cost", {"key": "a=b"})

@@ -70,7 +70,6 @@ def test_bags_of_random_sizes_are_poisson():
 
 @pytest.mark.parametrize("pooling", [0.0, 0.3, 450.0])
 def test_runs_repeat_rows_as_on_the_host(pooling):
-    """Of more ids than FP32 numbers, too."""
     of = table(UniformIds(), rows=10**9, pooling=pooling, run_length=4.5)
     indices, _ = drawn(of)
     host = draw_bags(of, SAMPLES, seed=1).indices

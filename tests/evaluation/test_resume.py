@@ -60,7 +60,6 @@ def test_failures_stay(out, tmp_path, monkeypatch):
 
 
 def test_all_starts_afresh_and_keeps_the_old_file(out, calls):
-    """Though it is damaged and of another judge."""
     run(out, "Logged")
     old, _ = b"not JSON\n" + (out / "records.jsonl").read_bytes(), calls()
     (out / "records.jsonl").write_bytes(old)

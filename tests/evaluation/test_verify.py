@@ -95,13 +95,16 @@ def test_what_was_changed_in_one_record_is_told(toys, change, said):
         ({"version": "0"}, "toys/1 two seed 0 records judge_version '0', but the run has '1'"),
         ({"cost": "gpu"}, "toys/1 two seed 0 records cost.cost 'gpu', but the run has 'lab-cost'"),
         ({"pace": 2.0, "hardware": "moon"}, "toys/1 two seed 0 records cost.hardware 'moon', but the run has 'lab'"),
-        ({"task_index": 2}, "toys/2 two seed 0 is not of the run, which has 2 tasks"),
+        ({"task_index": 2}, "toys/2 two seed 0: the run has no task_index 2"),
         ({"task_index": 0, "solver": "x"}, "toys/0 x seed 0 is about another task than earlier records of that index"),
+        ({"solver": "y"}, "toys/1 y seed 0: the run has no solver 'y'"),
+        ({"seed": 5}, "toys/1 two seed 5: the run has no seed 5"),
+        ({"solver_settings": {"kicks": 9}}, "toys/1 two seed 0 has other settings than earlier records of that solver"),
         ({"solver": "one"}, "toys/1 one seed 0 already has a record on line 2"),
     ],
 )
 def test_a_record_that_is_not_of_its_run_is_refused_as_boards_refuse_it(tmp_path, change, said):
-    board_of(tmp_path, {"one": [1.0, 2.0], "two": [1.0, 2.0]})
+    board_of(tmp_path, {"one": [1.0, 2.0], "two": [1.0, 2.0], "x": [None, 1.0]})
     edit(tmp_path, 4, lambda r: (r["cost"] if {"cost", "version", "pace"} & change.keys() else r).update(change))
     row = verify(tmp_path).rows[3]
     assert (row.status, row.reason, str(row)) == ("mismatch", said, f"mismatch {row.file}:4 {said}")
@@ -115,10 +118,11 @@ def test_a_task_that_is_missing_or_changed_or_of_another_suite(tmp_path):
     first.unlink()
     second.write_text(third.read_text())
     assert statuses(tmp_path) == ["mismatch"] * 2 + ["ok"] * 7
-    rename(tmp_path, "toys", "quick-v2")
-    reasons = [row.reason for row in verify(tmp_path, costs=COSTS).rows]
-    assert reasons[0].startswith("task 0 of suite 'quick-v2' has digest ")
-    assert reasons[8].startswith("suite 'quick-v2' has 8 tasks, but the record is about task 8")
+    rename(tmp_path, "toys", "dlrm4-v2")
+    assert verify(tmp_path, costs=COSTS).rows[0].reason.startswith("task 0 of suite 'dlrm4-v2' has digest ")
+    rename(tmp_path, "dlrm4-v2", "quick-v2")
+    with pytest.raises(InputError, match=r"run\.json: num_tasks is 9, but the suite has 8"):
+        verify(tmp_path, costs=COSTS)
 
 
 def test_a_line_that_was_cut_off_is_a_mismatch_and_progress_counts_it(toys, monkeypatch):

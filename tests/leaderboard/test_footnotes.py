@@ -15,6 +15,7 @@ PICKED = "WARNING: solvers ran with different seeds: seed 0 for one; seeds 1, 2 
 WEIGHTS = "WARNING: records of a solver with one seed and number of devices were made with different weights."
 SESSIONS = "WARNING: plans of one task were measured in different sessions, which may differ by drift."
 PROCESSORS = "Solvers ran on different processors (arm, x86), so times per plan are not comparable."
+VERSIONS = "Records of one come from several versions of the source file."
 MODELLED = "Exchanges were modelled, not measured."
 
 
@@ -49,6 +50,7 @@ def test_seeds_of_all_solvers_stand_in_the_first_line(tmp_path):
         ([record("one", n, 1.0, weights_digest=d * 64) for n, d in enumerate("ab")], {}, [WEIGHTS]),
         ([record("one", 0, 1.0, seed=n, weights_digest=d * 64) for n, d in enumerate("ab")], {}, []),
         ([record("one", n, 1.0, versions={"processor": p}) for n, p in enumerate(("x86", "arm"))], {}, [PROCESSORS]),
+        ([record("one", n, 1.0, source_digest=d * 64) for n, d in enumerate("ab")], {}, [VERSIONS]),
         ([record("neuroshard", 0, 1.0, solver_settings={"k": 1, "l": 2})], {}, ["neuroshard ran with k=1, l=2."]),
         ([record("mine", 0, 1.0, made_from="random")], {}, ["mine is random."]),
         ([record("mine", 0, 1.0, made_from="ppo", solver_settings={"k": 1})], {}, ["mine is ppo with k=1."]),

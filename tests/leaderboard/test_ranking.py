@@ -70,7 +70,6 @@ def test_a_failure_counts_the_mean_over_the_seeds_that_the_base_solved_the_task_
 
 @pytest.mark.parametrize("of_base", ["infeasible", None])
 def test_tasks_of_which_the_base_has_no_plan_are_left_out(tmp_path, of_base):
-    """It failed, or has not run yet."""
     ranking = rank(board_of(tmp_path, {"a": [1.0, "error"], "b": [2.0, 9.0], BASE: [4.0, of_base]}))
     rows = rows_of(ranking)
     assert (ranking.num_tasks, rows["a"].relative, rows["b"].relative) == (1, 0.25, 0.5)

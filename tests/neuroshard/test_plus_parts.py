@@ -75,7 +75,6 @@ def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alon
 
 @pytest.mark.parametrize("model", ["simulator", "compute_simulator", "roofline"])
 def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, model):
-    """Empty devices are free."""
     simulators = {"simulator": simulator, "compute_simulator": compute_simulator}
     cost, shards = simulators.get(model) or make_cost("roofline"), ShardTable(random_task(5, 9, 3))
     rng = np.random.default_rng(2)

@@ -59,7 +59,6 @@ def test_runs_that_fail_and_records_that_differ_are_not_reproduced(tool, monkeyp
 
 
 def test_boards_are_scored_again(script, tmp_path, capsys):
-    """The records of one task, and one of them forged."""
     check = script("check_leaderboards")
     source = ROOT / "leaderboards" / "dlrm4-v2-simulator"
     shutil.copy(source / "run.json", tmp_path)

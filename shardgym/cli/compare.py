@@ -107,7 +107,8 @@ def compare(
     from shardgym.torchrec.real_steps import job_of_collections, job_of_model
 
     if batches_name is not None:  # looked up before planners work
-        make, make_batches = find_class("model", "", source), find_class("batches", "", batches_name)
+        make = find_class("model", "", source)
+        make_batches = find_class("batches", "", batches_name)
     world = World.of_environment()
     factor = round(1 / rows)
     with world.joined() as store, _said_once(store), aside(as_json), warnings.catch_warnings():

@@ -123,8 +123,10 @@ def sweep_machines(
         if name not in CARDS:
             raise UnknownNameError("GPU", name, CARDS)
     room = _by_gpu("--memory-gib", memory, names)
-    times, prices = _by_gpu("--dense-ms", dense, names, of_all=True), _by_gpu("--price", price, names, of_all=True)
-    if prices and not times:
+    economics = Economics(
+        _by_gpu("--dense-ms", dense, names, of_all=True), _by_gpu("--price", price, names, of_all=True)
+    )
+    if economics.price and not economics.dense:
         raise click.UsageError("--price needs --dense-ms, the rest of the step; give 0 if there is none")
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
@@ -142,10 +144,7 @@ def sweep_machines(
             Machines(name, tasks), solvers, out=folder, judge="gpu", oracle="gpu", seeds=[seed], progress=not as_json,
             **settings,
         )  # fmt: skip
-    found = [
-        describe_machine(m, tasks[m], result, Economics(times, prices))
-        for m, result in zip(tasks, results, strict=True)
-    ]
+    found = [describe_machine(m, tasks[m], result, economics) for m, result in zip(tasks, results, strict=True)]
     costs = [(f"{m.devices} x {m.gpu}", r.cost) for m, r in zip(tasks, results, strict=True) if r.cost is not None]
     records = str(folder / RECORDS)
     text = "\n".join([render(found), *notes_of(costs), f"\nrecords: {records}"])

@@ -109,12 +109,8 @@ def verify(
     bar_of_records = progress_bar(shown=progress, total=0, unit="record", desc="verify")
     with ExitStack() as stack, bar_of_records as bar:
         judges = _Judges(costs, stack)
-        judge_of = {file: judges.of(run) for file, run in runs.items()}
-        num_tasks = sum(_num_measured(file, run, judge_of[file]) for file, run in runs.items())
-        if num_tasks:
-            _logger.info("%d measured tasks are measured again", num_tasks)
         for file, run in runs.items():
-            rows += _check_file(file, run, judge_of[file], bar)
+            rows += _check_file(file, run, judges.of(run), bar)
     return VerifyReport(rows)
 
 
@@ -143,14 +139,6 @@ class _Judges:
         return f"scored by {run.judge_version} on {run.hardware}, here is {judge.version} on {judge.hardware}"
 
 
-def _num_measured(file: Path, run: RunInfo, judge: CostModel | str) -> int:
-    """Return how many tasks of a file are measured again."""
-    if isinstance(judge, str) or judge.deterministic:
-        return 0
-    found = [found for _, found in checked_lines(file, run)]
-    return len({result.task_index for result in found if isinstance(result, Result) and result.status == "ok"})
-
-
 def _check_file(file: Path, run: RunInfo, judge: CostModel | str, bar: "tqdm[Any]") -> list[RecordCheck]:
     """Check the records of a file, in the order of its lines."""
     checks: dict[int, RecordCheck] = {}
@@ -165,6 +153,8 @@ def _check_file(file: Path, run: RunInfo, judge: CostModel | str, bar: "tqdm[Any
         checks[number] = RecordCheck(file, number, found.subject, "failure", f"{found.status}: {found.reason}")
         if found.status == "ok":
             groups[found.task_index][number] = found
+    if groups and not isinstance(judge, str) and not judge.deterministic:
+        _logger.info("%s: %d measured tasks are measured again", file, len(groups))
     bar.update(len(lines) - sum(map(len, groups.values())))  # records that are not scored
     measured: dict[int, float] = {}
     for group in groups.values():

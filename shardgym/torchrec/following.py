@@ -232,21 +232,23 @@ def _uncut(
     plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
 ) -> ShardingPlan:
     """Return a plan with fewer tables cut by columns where one is found that costs less, else the plan."""
-    cut = {table.name for table in task.tables if plan.kind_of(table.name, task) in _CUT_KINDS}
     asked_for = {name for name, rule in rules.items() if rule.kinds <= _CUT_KINDS}
-    cut -= asked_for
+    cut = [table for table in task.tables if plan.kind_of(table.name, task) in _CUT_KINDS]
+    cut = [table for table in cut if table.name not in asked_for]
+    everything = tuple(table.name for table in cut)
+    unpooled = tuple(table.name for table in cut if not table.is_pooled)
     tried = [plan]
-    for joined in (cut, {name for name in cut if not task.table(name).is_pooled}):
+    for joined in filter(None, dict.fromkeys([everything, unpooled])):
         whole = {name: rules.get(name, Rule()) for name in joined}
         whole = {name: rule._replace(kinds=rule.kinds - _CUT_KINDS) for name, rule in whole.items()}
         shards = [shard for shard in plan.shards if shard.table not in joined]
-        for table in (task.table(name) for name in sorted(joined)):
+        for table in map(task.table, joined):
             widest = max(plan.of_table(table.name), key=lambda shard: shard.num_columns)
             shards.append(dataclasses.replace(widest, rows=(0, table.num_embeddings), columns=(0, table.embedding_dim)))
         candidate = ShardingPlan.of(task, shards, plan.group_size)
         before, after = step_costs(cost, task, [plan, candidate])
         tried.append(candidate)
-        if joined and not asked_for and after.total_ms < _NEAR * before.total_ms:
+        if not asked_for and after.total_ms < _NEAR * before.total_ms:
             tried.append(as_run(_improved(candidate, task, cost, {**rules, **whole}), task))
     if not asked_for:
         with contextlib.suppress(*NO_PLAN):

@@ -17,6 +17,7 @@ from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import Shard, format_devices
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
+from shardgym.torchrec.model_tables import split_name
 
 #: Types of tables with all rows in each shard. TorchRec runs the first apart, and has one class for the others.
 BY_COLUMNS: tuple[Kind, ...] = ("table_wise", "table_column_wise", "column_wise")
@@ -96,7 +97,7 @@ def as_run(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
         if len(own) > 1 and all(shard.num_rows == table.num_embeddings for shard in own):
             pieces[table.name] = own = _with_one_width_per_rank(own)
             if len(own) > 1 and not table.is_pooled:
-                unpooled.setdefault(table.name.rpartition(".")[0], []).append(table.name)
+                unpooled.setdefault(split_name(table.name)[0], []).append(table.name)
     for names in unpooled.values():
         width = math.gcd(*(shard.num_columns for name in names for shard in pieces[name]))
         pieces |= {name: _cut_to(pieces[name], width) for name in names}

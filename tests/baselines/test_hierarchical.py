@@ -104,7 +104,6 @@ def test_rows_are_cut_where_pooling_factors_are_large():
 
 
 def test_the_best_cuts_columns_of_those_tables_alone_that_are_too_long():
-    """Mean-pooled tables take no rows."""
     task = nodes_task([(1000, 128, 100.0), *[(1000, 16, 20.0)] * 9], (ROOM,) * 8, domain=4)
     task = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, pooling="mean") for t in task.tables))
     assert kinds_of(task, Hierarchical().solve(task, ROOFLINE)) == ["table_column_wise"] + ["table_wise"] * 9

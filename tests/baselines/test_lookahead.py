@@ -79,7 +79,6 @@ def test_where_long_tables_first_gets_stuck_large_ones_come_first():
 
 
 def test_a_long_table_of_few_columns_is_cut_by_rows_where_that_costs_less():
-    """It is too narrow to be halved."""
     cost = make_cost("roofline")
     task = task_of([(10**6, 4, 400.0), (1000, 4, 1.0)], (2**30,) * 4, batch_size=65536)
     plan = LookaheadAny().solve(task, cost)

@@ -55,7 +55,6 @@ def test_the_best_of_several_widths_cuts_a_table_that_one_device_would_wait_for(
 
 @pytest.mark.torchrec
 def test_plans_fit_into_memory_as_the_task_counts_it(library):
-    """TorchRec's count of buffers would not fit."""
     tables = [EmbeddingTable(f"t.{n}", 100, 8, 50.0) for n in range(4)]
     task = make_task(*tables, memory=(3 * 3200, 3200))
     for name in NAMES:

@@ -50,7 +50,6 @@ def test_searches_refuse_options_of_another_kind(name, arguments, message):
 
 @pytest.mark.parametrize("seconds", [0, 2, 1.5, np.float32(1), float("inf"), -1.0])
 def test_any_number_is_a_time_limit(seconds):
-    """Also a negative one: a deadline that has passed."""
     check_solve_arguments(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN)
 
 

@@ -192,7 +192,8 @@ def test_plans_of_one_task_are_measured_in_one_call(measured, toys, monkeypatch,
     monkeypatch.setattr(CountCost, "score", counted)
     verify([measured], costs=COSTS)
     assert sizes == [3, 3, 3]
-    assert [record.getMessage() for record in caplog.records] == ["3 measured tasks are measured again"]
+    (said,) = caplog.messages
+    assert said.endswith("records.jsonl: 3 measured tasks are measured again")
 
 
 def test_a_file_that_is_too_large_is_an_error(toys):

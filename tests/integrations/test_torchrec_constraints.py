@@ -339,6 +339,11 @@ def test_the_plan_of_lpt_in_the_log_is_under_the_same_constraints(solver, sign, 
     text = rf"the plan takes {ms} ms by 'gpu', that of 'lpt' under the same constraints {ms}\. The difference of "
     own, simple = map(float, re.match(text, caplog.messages[-1]).groups())
     assert (own > simple) - (own < simple) == sign
+    # The default solver, for which this one stands, gives way to lpt.
+    default = ShardGymPlanner(GPUS, 16, asked)
+    default._solver = make_solver(solver) if isinstance(solver, str) else solver
+    default.plan(Toy())
+    assert default.last.cost.total_ms == pytest.approx(min(own, simple), abs=0.001)
 
 
 def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_for(caplog):

@@ -41,7 +41,6 @@ def test_plans_cost_the_same_where_memory_is_tight_and_uneven(simulator, seed):
 
 
 def test_plans_cost_the_same_with_equal_tables_in_any_number(simulator):
-    """Ties everywhere: four tables, each three times."""
     task = random_task(3, 4, 3)
     copies = [dataclasses.replace(table, name=f"{table.name}.{n}") for n in range(3) for table in task.tables]
     assert_same_cost(dataclasses.replace(task, tables=tuple(copies)), simulator)

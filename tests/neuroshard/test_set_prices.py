@@ -55,7 +55,6 @@ def test_guessing_ahead_changes_what_is_priced_together_and_nothing_else(simulat
 
 
 def test_sets_are_priced_and_found_again_the_same_way(simulator, monkeypatch):
-    """Many more than there is room for at first."""
     monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 64)
     task = random_task(8, 30, 2)
     shards = ShardTable(task)

@@ -222,7 +222,7 @@ def test_one_memory_size_stands_for_all_devices_which_share_fast_links():
     assert (topology.memory_bytes, topology.fast_domain_size) == ((10, 10, 10), 3)
     assert topology == Topology.from_dict({"num_devices": 3, "memory_bytes": [10, 10, 10]})
     assert Topology(16, 1, "a100") == Topology.preset("dgx-a100", 16, memory_bytes=1)
-    assert Topology(2, 1, "a100", inter_bandwidth=7.0).intra_bandwidth == 300e9
+    assert Topology(2, 1, "a100", inter_bandwidth=7e9).intra_bandwidth == 300e9
     assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
     for name, count, message in (
         ("dgx-a10", 8, "did you mean dgx-a100"),
@@ -241,7 +241,7 @@ def test_one_memory_size_stands_for_all_devices_which_share_fast_links():
         ({"memory_bytes": True}, "memory_bytes"),
         ({"memory_bytes": 5, "fast_domain_size": 3}, "fast_domain_size"),
         ({"memory_bytes": 5, "device": "a10"}, "no preset has device 'a10': give the bandwidths"),
-        ({"memory_bytes": 5, "intra_bandwidth": 0}, "intra_bandwidth"),
+        ({"memory_bytes": 5, "intra_bandwidth": 25}, "intra_bandwidth: expected bytes per second, 1e3 to 1e18"),
         ({"memory_bytes": 5, "num_devices": 10**12}, "num_devices: "),
     ],
 )

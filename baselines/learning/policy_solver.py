@@ -266,7 +266,13 @@ class PolicySolver:
     def _actions(self, observations: Observations, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> Ints:
         """Return an action for each environment: the best for the first one, sampled ones for the others."""
         valid = envs.action_masks()  # type: ignore[attr-defined]
-        scores: Floats = quantized(self._scores(observations))
+        try:
+            scores: Floats = quantized(self._scores(observations))
+        except KeyError as error:
+            raise InputError(
+                f"policy: it reads {error}, which observations of {self._env_id} lack: give the env_id and settings of "
+                "its training, such as observation='timed'"
+            ) from error
         if scores.shape != valid.shape:
             raise InputError(f"policy: returned scores of shape {scores.shape}, expected {valid.shape}")
         # The highest of scores with Gumbel noise is a draw from their softmax.

@@ -158,7 +158,9 @@ class _Loop:
         """Resume from a checkpoint if asked to; later checkpoints replace it."""
         self._path = path
         if not path.exists():
-            return  # killed before the first checkpoint, or not begun
+            if self._options.resume:  # killed before the first checkpoint, or another folder was meant
+                _LOG.warning("there is no %s: training starts at step 0", path)
+            return
         if not self._options.resume:
             raise InputError(f"{path} exists: resume that training, or give another folder")
         try:

@@ -124,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"terminated{remedy}", TERMINATED)
     except click.UsageError as error:
         path = "shardgym" if error.ctx is None else error.ctx.command_path
-        return _fail(f"{error.format_message().rstrip('.')}; see '{path} --help'", 2)
+        option = error.param if isinstance(error, click.BadParameter) else None
+        repeat = "; give it once for each value" if isinstance(option, click.Option) and option.multiple else ""
+        return _fail(f"{error.format_message().rstrip('.')}{repeat}; see '{path} --help'", 2)
     except ShardGymError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:

@@ -216,7 +216,7 @@ def _text(result: Comparison, output: Path) -> str:
         levels = result.calibration
         remarks.append(
             f"level of {result.cost}: compute {levels.compute:.2f}, exchanges {levels.exchange:.2f}, and "
-            f"{levels.fixed_ms:.3f} ms per step that it leaves out, {result.ids_ms:.3f} of them for ids"
+            f"{levels.fixed_ms:.3f} ms per step that it leaves out; ids took {result.ids_ms:.3f} ms"
         )
     if result.rows != 1:
         remarks.append(f"tables kept {result.rows:.4g} of their rows, also for planners and predictions")

@@ -159,6 +159,7 @@ def plan_export(
     fits, and refuses what TorchRec would silently get wrong. A plan in groups becomes that of one group, for
     DMPCollection. The exit code is 1 if the plan is infeasible.
     """
+    from shardgym.costs.torchrec_steps import permuted_columns
     from shardgym.torchrec import export_plan, save
 
     task = read_task(task_name)
@@ -171,6 +172,12 @@ def plan_export(
         say(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
             "needs --device-type cpu"
+        )
+    columns = permuted_columns(plan, task)
+    if columns:
+        say(
+            f"shardgym: TorchRec will permute {count(columns, 'column')} of each sample's output, because tables are "
+            "cut by columns; ShardGymPlanner and 'shardgym compare' price that, other costs do not"
         )
     save(exported.sharding_plan, output, plan.group_size)
     modules = exported.sharding_plan.plan.values()

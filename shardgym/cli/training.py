@@ -159,12 +159,11 @@ def fit(
     listed = "+".join(suite.name for suite in suites)
     choice = suites[0].track().oracle if oracle is None else CostChoice(*parse_spec(oracle))
     folder = Path(out or f"weights/{name.replace(':', '.')}/{listed}/seed-{seed}")
-    tasks = training_tasks(suite_names, num_tasks, seed)
     source = f"train half of the pool of {listed}, drawn like its tasks with seed {seed}"
     offered = {"checkpoint_dir": folder, "progress": not as_json, "source": source}
     given |= {option: value for option, value in offered.items() if takes(learn, option)}
     with aside(as_json), make_cost(choice.cost, **choice.settings) as cost:
-        learn(tasks, cost, seed=seed, **given)
+        learn(training_tasks(suite_names, num_tasks, seed), cost, seed=seed, **given)
     solver.save(folder)  # type: ignore[attr-defined]
     card = getattr(solver, "card", None)
     use = "" if card is None else f"; use them with --solver {name},weights={folder}"

@@ -86,7 +86,7 @@ class Comparison(NamedTuple):
 
     def sentence(self) -> str:
         """Say so."""
-        size = f"The difference of {math.expm1(abs(math.log1p(self.change))):.1%}"
+        size = f"The dearer plan costs {math.expm1(abs(math.log1p(self.change))):.1%} more, which"
         if self.error is not None and self.verdict == "within" and self.noise > math.expm1(self.error.error):
             return f"{size} {NOISY}"
         return f"{size} {verdict_text(self.cost, self.error, self.verdict)}"

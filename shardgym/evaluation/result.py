@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from shardgym.tasks.task import ShardingTask
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_logger = logging.getLogger(__name__)
 
 RECORDS = "records.jsonl"
 PACKED_RECORDS = RECORDS + PACKED
@@ -179,9 +182,7 @@ class RunInfo(Record):
             raise InputError(f"{records} has no {RUN_INFO} beside it: expected the folder of a run")
         suite = _shipped_suite(run.suite)
         if suite is not None and run.num_tasks > len(suite):
-            raise InputError(
-                f"{records.parent / RUN_INFO}: num_tasks is {run.num_tasks}, but the suite has {len(suite)}"
-            )
+            raise InputError(f"{records.parent / RUN_INFO}: num_tasks is {run.num_tasks}, the suite has {len(suite)}")
         return run
 
     def write(self, folder: Path) -> None:
@@ -297,7 +298,7 @@ def checked_lines(file: Path, run: RunInfo | None = None) -> Iterator[tuple[Line
 
 
 def read_records(path: str | Path, run: RunInfo | None = None) -> list[Result]:
-    """Read the records of a file, all of `run` if it is given; a last line that was cut off by a kill is left out.
+    """Read the records of a file, all of `run` if it is given; a cut-off last line is left out, with a warning.
 
     Raises:
         InputError: something is wrong with a line, see `checked_lines`; file and line are named.
@@ -306,11 +307,11 @@ def read_records(path: str | Path, run: RunInfo | None = None) -> list[Result]:
     for line, found in checked_lines(Path(path), run):
         if isinstance(found, Result):
             results.append(found)
-        elif line.whole:
-            raise InputError(
-                f"{line.where(Path(path))}: {found}; remove the line, and the next run makes it again; 'shardgym "
-                "verify' lists all such lines"
-            )
+            continue
+        problem = f"{line.where(Path(path))}: {found}"
+        if line.whole:
+            raise InputError(f"{problem}; remove the line or restore the file; 'shardgym verify' lists such lines")
+        _logger.warning(problem)
     return results
 
 
@@ -340,8 +341,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{path}: no records yet; expected at least one whole line")
     frame: pd.DataFrame = pandas.DataFrame(rows)
-    numbers = ("total_ms", "noise", "cpu_time_s", "training_time_s", "time_limit_s")
-    return frame.astype(dict.fromkeys(numbers, float))
+    return frame.astype(dict.fromkeys(("total_ms", "noise", "cpu_time_s", "training_time_s", "time_limit_s"), float))
 
 
 class TaskSequence(Protocol):

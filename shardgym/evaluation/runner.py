@@ -137,13 +137,15 @@ def evaluate(
         stack.enter_context(only_writer(folder))
         store = Store(folder, run, mode, suite, specs)
         for solver in running:
-            made_of = {result.source_digest for result in store.results if result.solver == solver.spec.title}
-            if made_of - {solver.facts["source_digest"]}:
-                _logger.warning(
-                    "the source file of '%s' has changed since its earlier records were made, and they stay: give it a "
-                    "new label, or --resume all",
-                    solver.spec.title,
-                )
+            for field, what in (("source_digest", "source file"), ("weights_digest", "weights")):
+                made_of = {getattr(result, field) for result in store.results if result.solver == solver.spec.title}
+                if solver.facts[field] and made_of - {solver.facts[field], ""}:
+                    _logger.warning(
+                        "the %s of '%s' changed after its earlier records were made, and they stay: give it a new "
+                        "label, or --resume all",
+                        what,
+                        solver.spec.title,
+                    )
         found = {result.key for result in store.results}
         jobs = []
         for index in range(run.num_tasks):
@@ -301,7 +303,7 @@ class TaskWorker:
             "time_limit_s": run.time_limit_s, "versions": versions() | arithmetic(), "commit": commit(),
         }  # fmt: skip
         try:
-            return Result(**fields, **told, **solver.facts)
+            return Result(**(fields | solver.facts | told))
         except InputError as error:
             reason = f"the solver's answer cannot be recorded: {one_line(error, with_type=False)}"
             times = {name: told[name] for name in ("started", "solve_time_s", "cpu_time_s")}

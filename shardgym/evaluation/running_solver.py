@@ -65,7 +65,8 @@ class RunningSolver:
             why = f"oracle '{oracle.name}' measures" if CAN_FORK else "this system has no fork"
             raise InputError(f"isolate: {why}, so solvers run in this process: leave it out")
         self.spec = spec
-        #: Fields of its results: all arguments of its class, and the digest of the file that the class is in.
+        #: Fields of its results: all arguments of its class, and digests of the file that the class is in and of its
+        #: weights, "" unless it loads them when it is made. What an answer says comes first.
         self.facts: dict[str, Any] = {}
         self._oracle = oracle
         self._timeout_s = timeout_s
@@ -216,7 +217,11 @@ def _make(
     solver = spec.make()
     check_ready(solver, oracle)
     made_by = type(solver)
-    facts = {"resolved_settings": resolved_settings(made_by, spec.settings), "source_digest": source_digest(made_by)}
+    facts = {
+        "resolved_settings": resolved_settings(made_by, spec.settings),
+        "source_digest": source_digest(made_by),
+        "weights_digest": getattr(solver, "weights_digest", None) or "",
+    }
     is_warm = False
     task: ShardingTask
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
@@ -18,7 +18,14 @@ GIB = 2**30
 MAX_DEVICES = 65536
 MAX_MEMORY_BYTES = 2**60
 
-Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
+
+def _check_bandwidth(value: float) -> float:
+    if not 1e3 <= value <= 1e18:
+        raise ValueError("expected bytes per second, 1e3 to 1e18; 25 GB/s are 25e9")
+    return value
+
+
+Bandwidth = Annotated[Number, AfterValidator(_check_bandwidth)]
 LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
 
 #: What a preset says of links, besides how many devices share the fast ones.

@@ -157,8 +157,9 @@ def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tm
         Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2, resume=True)
 
 
-def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_path):
-    Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
+def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_path, caplog):
+    Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
+    assert f"there is no {tmp_path / CHECKPOINT}: training starts at step 0" in caplog.text
     with pytest.raises(InputError, match=r"checkpoint.pt exists: resume that training, or give another"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
     with pytest.raises(InputError, match=r"a training with other tasks, seed \(0, not 1\): give the same, or"):

@@ -52,6 +52,11 @@ def test_every_command_explains_itself_and_takes_json(name, output_of):
         (["foo"], "No such command 'foo'; see 'shardgym --help'"),
         (["plan", "shwo"], "No such command 'shwo'. Did you mean 'show'?; see 'shardgym plan --help'"),
         (["run"], "Missing option '--suite'; see 'shardgym run --help'"),
+        (
+            ["run", "--seed", "0,1"],
+            "Invalid value for '--seed': '0,1' is not a valid integer range; give it once for each value; see "
+            "'shardgym run --help'",
+        ),
         (["run", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range x>=1; see 'shardgym run --help'"),
     ],
 )

@@ -52,8 +52,8 @@ def test_a_difference_is_above_the_error_or_within(first, second, verdict, size,
     found = compare(TASK, (WHOLE, CUT), (cost(first), cost(second)))
     assert found.verdict == verdict
     assert found.sentence() == (
-        f"The difference of {size} is {verdict} the error of 'toy' for such plans, a median of 5.0% over 40 pairs (toy "
-        f"steps); of pairs predicted {right} were in that order."
+        f"The dearer plan costs {size} more, which is {verdict} the error of 'toy' for such plans, a median of 5.0% "
+        f"over 40 pairs (toy steps); of pairs predicted {right} were in that order."
     )
     assert found.change == pytest.approx(second / first - 1)
     assert found.to_dict()["limit"] == pytest.approx(0.05)
@@ -81,7 +81,9 @@ def test_what_was_not_measured_is_not_known(task, changes):
     found = compare(task, plans, (cost(100, **changes), cost(10, **changes)))
     assert (found.verdict, found.limit, found.error) == ("unknown", None, None)
     name = changes.get("cost", "toy")
-    said = f"The difference of 900.0% cannot be judged: the error of '{name}' for such plans is not known."
+    said = (
+        f"The dearer plan costs 900.0% more, which cannot be judged: the error of '{name}' for such plans is not known."
+    )
     assert found.sentence() == said
     assert found.to_dict() == {"change": pytest.approx(-0.9), "verdict": "unknown", "limit": None, "error": None}
 
@@ -89,7 +91,10 @@ def test_what_was_not_measured_is_not_known(task, changes):
 def test_noise_of_measurements_counts_where_it_is_larger():
     found = compare(TASK, (WHOLE, CUT), (cost(100, 0.05), cost(90, 0.05)))
     assert found.verdict == "within"
-    assert found.sentence() == "The difference of 11.1% is within 2 standard errors of the two measurements."
+    assert (
+        found.sentence()
+        == "The dearer plan costs 11.1% more, which is within 2 standard errors of the two measurements."
+    )
     assert compare(TASK, (WHOLE, CUT), (cost(100, 0.01), cost(90, 0.01))).verdict == "above"
 
 

@@ -89,7 +89,7 @@ def test_any_other_damaged_line_is_an_error_that_names_file_and_line(out, damage
     whole = lines(out)
     (out / "records.jsonl").write_bytes(whole[0] + damage + whole[2])
     before = (out / "records.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"records\.jsonl:2: .*; remove the line, and the next run makes it again"):
+    with pytest.raises(InputError, match=r"records\.jsonl:2: .*; remove the line or restore the file"):
         run(out, "Halves")
     assert (out / "records.jsonl").read_bytes() == before
 
@@ -149,13 +149,16 @@ def test_what_is_found_and_what_is_to_do_is_said(out, caplog):
         assert "3 records found, 0 to solve" in caplog.text
 
 
-def test_records_of_a_solver_whose_file_has_changed_are_named(out, monkeypatch, caplog):
+def test_records_of_a_solver_whose_file_and_weights_changed_are_named(out, monkeypatch, caplog):
+    monkeypatch.setattr("evaluation_toys.Halves.weights_digest", "1" * 64, raising=False)
     run(out, "Halves", limit=1, isolate=False)
     run(out, "Halves", limit=2, isolate=False)
     assert not caplog.text
     monkeypatch.setattr("shardgym.evaluation.running_solver.source_digest", lambda cls: "0" * 64)
+    monkeypatch.setattr("evaluation_toys.Halves.weights_digest", "2" * 64)
     run(out, "Halves", isolate=False)
-    assert f"the source file of '{TOY}Halves' has changed since its earlier records were made" in caplog.text
+    assert f"the source file of '{TOY}Halves' changed after its earlier records were made" in caplog.text
+    assert f"the weights of '{TOY}Halves' changed" in caplog.text
 
 
 def test_two_runs_cannot_write_into_one_folder(out):

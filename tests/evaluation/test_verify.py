@@ -121,14 +121,16 @@ def test_a_task_that_is_missing_or_changed_or_of_another_suite(tmp_path):
     rename(tmp_path, "toys", "dlrm4-v2")
     assert verify(tmp_path, costs=COSTS).rows[0].reason.startswith("task 0 of suite 'dlrm4-v2' has digest ")
     rename(tmp_path, "dlrm4-v2", "quick-v2")
-    with pytest.raises(InputError, match=r"run\.json: num_tasks is 9, but the suite has 8"):
+    with pytest.raises(InputError, match=r"run\.json: num_tasks is 9, the suite has 8"):
         verify(tmp_path, costs=COSTS)
 
 
-def test_a_line_that_was_cut_off_is_a_mismatch_and_progress_counts_it(toys, monkeypatch):
+def test_a_line_that_was_cut_off_is_a_mismatch_and_progress_counts_it(toys, monkeypatch, caplog):
     path = toys / "records.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     assert problem(toys, 6) == "mismatch: the last record is cut off: run the same command to make it again"
+    load_boards([toys])
+    assert "records.jsonl:6: the last record is cut off" in caplog.text
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)

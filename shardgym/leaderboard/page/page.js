@@ -5,6 +5,7 @@
   const at = (id) => document.getElementById(id);
   const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const shown = () => boards[at("board").value];
+  const order = { column: -1, down: false };
 
   function element(tag, text, attributes = {}) {
     const made = document.createElement(tag);
@@ -31,7 +32,6 @@
     table.replaceChildren();
     const head = table.createTHead().insertRow();
     const body = table.createTBody();
-    const order = { column: -1, down: false };
     const show = () => {
       const sorted = [...rows];
       if (order.column >= 0) sorted.sort((one, other) => compare(one[order.column], other[order.column], order.down));
@@ -98,7 +98,7 @@
         line: { shape: "hv", dash: "dash", color: "#888" }, hoverinfo: "skip" },
       { x: seconds, y: costs, mode: "markers+text", marker, error_y: errorBars(compared), hovertext: names,
         // Names of many solvers hide each other: those on the front are written, others shown by hovering.
-        text: names.map((name, index) => (names.length <= 8 || compared[index].front ? name : "")),
+        text: names.map((name, index) => (names.length <= at("pareto").clientWidth / 140 || compared[index].front ? name : "")),
         textposition: seconds.map((one) => (one > middle ? "top left" : "top right")), textfont: { size: 10 },
         hovertemplate: "%{hovertext}<br>%{x:.3g} s per plan<br>cost %{y:.3f}<extra></extra>" },
     ], { type: "log", title: { text: "median seconds per plan" } }, relative);
@@ -118,6 +118,7 @@
     at("title").textContent = shown().title;
     at("footer").replaceChildren(...shown().footer.map((line) => element("li", line)));
     at("filter").value = "";
+    order.column = -1;
     showTable();
     drawCharts();
   }

@@ -6,8 +6,9 @@
 Most of these plans are good, so this is what differences between solvers rest on. Printed are, of the weights that
 ship, of the roofline, and of another measurement: the mean over tasks of Kendall's tau, and the share of close pairs in
 the measured order. Then, of the tasks that were measured twice, by how much the judge's tau is above that of the
-second measurement; and the same with the compute that was measured, so that exchanges alone are predicted. Plans that a
-model refuses are left out for all.
+second measurement; it passes where it is at most 0.03 below, and elsewhere boards say that they are for screening. Then
+the same with the compute that was measured, so that exchanges alone are predicted. Plans that a model refuses are left
+out for all.
 
 --write keeps the figures of the tasks that were measured twice as `agreement.json` next to the weights, from where
 simulated boards print them. The second measurement is another run of the same boards; `second_measurement.csv` keeps
@@ -153,8 +154,10 @@ def on_boards(tasks: list[Measured], models: Mapping[str, CostModel]) -> list[di
         real = np.array([cost.total_ms for cost in measured.costs.values()])
         for name, guess in zip(models, np.array(guesses), strict=True):
             add(name, measured.suite, guess[priced], real[priced])
-        if len(measured.again_ms) >= _LEAST_PLANS:
-            add(REPEAT, measured.suite, *_twice(measured))
+        kept = {plan for plan, is_priced in zip(measured.costs, priced, strict=True) if is_priced}
+        again_ms = {plan: ms for plan, ms in measured.again_ms.items() if plan in kept}
+        if len(again_ms) >= _LEAST_PLANS:
+            add(REPEAT, measured.suite, *_twice(measured._replace(again_ms=again_ms)))
     return [
         {
             "cost": name, "suite": suite, "tasks": len(of_tasks), "tau": float(np.mean(of_tasks)),

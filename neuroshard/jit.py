@@ -65,7 +65,7 @@ def _announce_compiling() -> None:
                 " in every process, because machine code cannot be kept; set NUMBA_CACHE_DIR to a writable folder"
             )
             if dispatcher.stats.cache_path is not None:
-                how_often = ", once; later runs load the machine code from disk"
+                how_often = ", once for each kind of search; later runs load the machine code from disk"
             _logger.info("compiling NeuroShard's search: some seconds%s", how_often)
 
         def on_end(self, event: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from shardgym.errors import InputError, short_repr
+from shardgym.errors import InputError, closest, short_repr
 from shardgym.files import read_text
 
 #: Configuration of every record's dataclass.
@@ -204,9 +204,13 @@ def _explain(error: ValidationError, record: type[Any]) -> str:
     location = [names[part] if isinstance(part, int) and not i else part for i, part in enumerate(first["loc"])]
     where = ".".join(str(part) for part in location)
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == _UNKNOWN_FIELD:
+        message = "there is no such field" + (f": {closest(where, names)}" if where == str(first["loc"][0]) else "")
     more = f" ({len(others)} more)" if others else ""
-    # The beginning of a whole record says nothing.
-    given = "" if not where and first["type"] == "value_error" else f", got {short_repr(first['input'])}"
+    # The beginning of a whole record says nothing, and some messages say what was given.
+    is_whole = not where and first["type"] == "value_error"
+    is_said = is_whole or first["type"] in ("missing", "missing_argument", _UNKNOWN_FIELD) or ", got " in message
+    given = "" if is_said else f", got {short_repr(first['input'])}"
     return f"{where}{': ' if where else ''}{message}{given}{more}".replace("\n", " ")
 
 

@@ -93,7 +93,7 @@ click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(vers
 RESUMES = {
     "run": "; the same command resumes the run",
     "collect": "; the same command continues",
-    "fit": "; the same command with --resume continues from the last checkpoint",
+    "fit": "; the same command with --resume continues from the last checkpoint, if the solver keeps any",
 }
 
 
@@ -124,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"terminated{remedy}", TERMINATED)
     except click.UsageError as error:
         path = "shardgym" if error.ctx is None else error.ctx.command_path
-        option = error.param if isinstance(error, click.BadParameter) else None
-        repeat = "; give it once for each value" if isinstance(option, click.Option) and option.multiple else ""
+        listed = isinstance(error, click.BadParameter) and getattr(error.param, "multiple", False)
+        repeat = "; give it once for each value" if listed and "," in error.message else ""
         return _fail(f"{error.format_message().rstrip('.')}{repeat}; see '{path} --help'", 2)
     except ShardGymError as error:
         return _fail(str(error), error.exit_code)

@@ -141,7 +141,7 @@ def fit(
     needs fit(tasks, cost, seed) and save(folder).
 
     Tasks are drawn like those of the suite, but from the train half of its pool, so the tables of the suite stay held
-    out. The command writes weights (safetensors), a card (JSON), a checkpoint and the learning curve. After an
+    out. Solvers that ship write weights (safetensors), a card (JSON) with the learning curve, and checkpoints. After an
     interruption, the same command with --resume continues and ends with the same weights.
     """
     from shardgym.envs.tasks import training_tasks

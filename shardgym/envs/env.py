@@ -72,7 +72,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             self._sampler.max_tables,
             timed=observation.endswith("timed"),
             every_kind=limits is not None and limits.every_kind,
-            flat=None if flat is None else (flat[0], flat[1]),
+            flat=tuple(flat) if isinstance(flat, list) else flat,
         )
         self._game = Game(rules, model, layout)
         self._started = False

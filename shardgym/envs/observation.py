@@ -24,6 +24,7 @@ from shardgym.envs.features import (
 from shardgym.envs.kind_rules import num_cuts
 from shardgym.envs.placements import Placements
 from shardgym.envs.shard_catalog import NOTHING, SplitLimits
+from shardgym.errors import InputError, short_repr
 
 Observation = dict[str, npt.NDArray[np.generic]]
 
@@ -91,6 +92,8 @@ def observation_space(layout: Layout) -> spaces.Dict:
     entries |= {name: spaces.Box(0, 1, (size,), np.int8) for name, size in flags.items()}
     if layout.flat is None:
         return spaces.Dict(entries)
+    if not (isinstance(layout.flat, tuple) and len(set(layout.flat)) == len(layout.flat) == 2):
+        raise InputError(f"flat: expected different names of numbers and mask, got {short_repr(layout.flat)}")
     mask = entries.pop("action_mask")
     return spaces.Dict({layout.flat[0]: spaces.flatten_space(spaces.Dict(entries)), layout.flat[1]: mask})
 

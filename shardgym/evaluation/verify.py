@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.result import Result, RunInfo, checked_lines, read_task, record_files
 from shardgym.plans.feasibility import plan_problems
@@ -102,6 +102,9 @@ def verify(
             has no `run.json` beside it.
     """
     runs = {file: RunInfo.of(file) for file in record_files([paths] if isinstance(paths, str | Path) else paths)}
+    for name in costs:
+        if ":" not in name:
+            raise InputError(f"--cost {name}: expected module:Class; the judge of a run that ships needs no name")
     for file in runs:
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{file} has more than {MAX_BYTES / 2**20:.0f} MiB: expected a file of records")
@@ -204,14 +207,18 @@ def _check_task(
             continue
         if not judge.deterministic:
             measured[number] = new.total_ms / max(old.total_ms, 1e-9)
-        agrees = not judge.deterministic or _same_times(old, new)
         said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
-        yield number, ("ok" if agrees else "mismatch", said)
+        differs = _difference(old, new) if judge.deterministic else ""
+        yield number, ("mismatch" if differs else "ok", said + differs)
 
 
-def _same_times(old: PlanCost, new: PlanCost) -> bool:
-    """Say whether all times are the same to `EXACT`."""
-    if old.per_device.shape != new.per_device.shape:
-        return False
-    pairs = ((old.per_device, new.per_device), (old.total_ms, new.total_ms))
-    return all(np.allclose(one, other, rtol=EXACT, atol=0) for one, other in pairs)
+def _difference(old: PlanCost, new: PlanCost) -> str:
+    """Say where two costs differ by more than `EXACT`, and "" where they agree."""
+    if (old.per_device.shape, old.origin) != (new.per_device.shape, new.origin):
+        return f"; stored {len(old.per_device)} devices, {old.origin}, now {len(new.per_device)}, {new.origin}"
+    far = ~np.isclose(old.per_device, new.per_device, rtol=EXACT, atol=0)
+    if not far.any():
+        return "" if np.isclose(old.total_ms, new.total_ms, rtol=EXACT, atol=0) else "; the totals differ"
+    device, phase = np.argwhere(far)[0].tolist()
+    pair = [f"{cost.per_device[device, phase]:.7g} ms" for cost in (old, new)]
+    return f"; {PHASES[phase]} of device {device}: stored {pair[0]}, now {pair[1]}"

@@ -16,6 +16,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result, RunInfo, read_records, read_task, record_files
+from shardgym.evaluation.verify import EXACT
 from shardgym.files import read_text
 from shardgym.records import parse_json
 from shardgym.tasks.task import ShardingTask
@@ -76,7 +77,7 @@ def load_boards(paths: Sequence[str | Path]) -> list[Board]:
 
     Raises:
         InputError: a path holds no records, no `run.json` is beside them, something is wrong with a line (see
-            `checked_lines`), or lower bounds beside them are of another judge.
+            `checked_lines`), or lower bounds beside them are of another judge or above a cost.
     """
     runs = {file: RunInfo.of(file) for file in record_files(paths)}
     boards = [_load(file, run) for file, run in runs.items()]
@@ -92,10 +93,10 @@ def _load(file: Path, run: RunInfo) -> Board:
     results = read_records(file, run)
     if not results:
         raise InputError(f"{file} holds no records yet: expected at least one whole line")
-    return Board(file.parent, run, tuple(results), _read_bounds(file.parent, run))
+    return Board(file.parent, run, tuple(results), _read_bounds(file.parent, run, results))
 
 
-def _read_bounds(folder: Path, run: RunInfo) -> dict[str, float]:
+def _read_bounds(folder: Path, run: RunInfo, results: Sequence[Result]) -> dict[str, float]:
     """Return the bounds beside the records of a run, none where there are none."""
     path = folder / BOUNDS
     if not path.is_file():
@@ -108,6 +109,9 @@ def _read_bounds(folder: Path, run: RunInfo) -> dict[str, float]:
             f"run 'python tools/plan_bounds.py {folder}' again"
         )
     bounds_ms: dict[str, float] = content["bounds_ms"]
+    for result in results:
+        if result.total_ms < (1 - EXACT) * bounds_ms.get(result.task_hash, 0.0):
+            raise InputError(f"{path}: {result.subject} costs less: run 'python tools/plan_bounds.py {folder}' again")
     return bounds_ms
 
 

@@ -160,8 +160,14 @@ def _judge(ranking: Ranking) -> str:
         on += ", modelled"
     shown = " or ".join(_format_seeds(own) for own in sorted(set(board.seeds.values()))) or "no seed"
     base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"
-    limit = "" if run.time_limit_s is None else f"Time limit per plan: {run.time_limit_s:g} s. "
-    judge = f"Judge: {run.judge} {run.judge_version}{on}. Oracle: {run.oracle}. "
+    limit = ""
+    if run.time_limit_s is not None:
+        late = sum(result.solve_time_s > 1.1 * run.time_limit_s for result in board.results)
+        over = f", exceeded by over 10 % in {late} of {len(board.results)} records" if late else ""
+        limit = f"Time limit per plan: {run.time_limit_s:g} s{over}. "
+    is_learned = getattr(registered_class(run.judge), "learned", False)
+    other = ", another network" if is_learned and run.judge == run.oracle else ""
+    judge = f"Judge: {run.judge} {run.judge_version}{on}. Oracle: {run.oracle}{other}. "
     return f"{judge}{limit}Solvers ran with {shown}; {base}."
 
 

@@ -63,6 +63,8 @@ def test_bad_options_are_input_errors(options, message):
         ({"tasks": [TWO], "max_splits": -1}, "max_splits: expected an integer >= 0, got -1"),
         ({"pool": "synthetic"}, "unknown pool 'synthetic': did you mean synthetic-2022 or synthetic-2021"),
         ({"pool": POOL, "suite": "published-v1"}, "suite 'published-v1' is not drawn at random"),
+        ({"flat": True}, "flat: expected different names of numbers and mask, got True"),
+        ({"flat": ("obs", "obs")}, "flat: expected different names"),
         ({"pool_tasks": 5}, "pool_tasks needs a pool: give pool"),
         ({"pool": POOL, "pool_tasks": 0}, "pool_tasks: expected an integer >= 1, got 0"),
         ({"pool": POOL, "pool_tasks": 10**9}, "pool_tasks 1000000000: expected at most"),

@@ -72,8 +72,10 @@ def test_records_are_verified_packed_or_not_and_their_last_digits_may_differ(toy
     ("change", "said"),
     [
         (lower, "mismatch: stored 1.2 ms, now 2 ms"),
-        (lambda r: r["cost"]["per_device"][1].__setitem__(1, 1.99), "mismatch: stored 2 ms, now 2 ms"),
-        (lambda r: r["cost"]["per_device"].pop(), "mismatch: stored 2 ms, now 2 ms"),
+        (lambda r: r["cost"]["per_device"][1].__setitem__(1, 1.99),
+         "mismatch: stored 2 ms, now 2 ms; forward_compute of device 1: stored 1.99 ms, now 2 ms"),
+        (lambda r: r["cost"]["per_device"].pop(), "mismatch: stored 2 ms, now 2 ms; stored 1 devices, "),
+        (lambda r: r["cost"].update(compute="measured"), "mismatch: stored 2 ms, now 2 ms; stored 2 devices, comp"),
         (lambda r: r["plan"]["shards"][0].update(devices=[1]), "mismatch: stored 2 ms, now 3 ms"),
         (lambda r: [shard.update(devices=[0]) for shard in r["plan"]["shards"]],
          "mismatch: the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480"),

@@ -17,7 +17,7 @@ from shardgym.tables.table import Optimizer, Precision, RowOrder
 Count = Annotated[Whole, Field(ge=1, le=100_000)]
 Bytes = Annotated[Whole, Field(ge=0, le=2**62)]
 Positive = Annotated[Whole, Field(ge=1, le=2**62)]
-Width = Annotated[Whole, Field(ge=1, le=2**16)]
+Width = Annotated[Whole, Field(ge=4, le=2**16, multiple_of=4)]  # of others no plan is feasible
 Draws = tuple[Annotated[Whole, Field(ge=0)], ...]
 
 

@@ -261,7 +261,7 @@ def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> Sh
 def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
     """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open."""
     if plan.group_size is not None or plan.leaves_devices:
-        raise InputError("CSV cannot hold groups of devices or rows in host memory: write the plan as .json")
+        raise InputError("CSV cannot hold groups of devices or rows in host memory: use JSON")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)

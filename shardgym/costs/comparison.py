@@ -86,6 +86,8 @@ class Comparison(NamedTuple):
 
     def sentence(self) -> str:
         """Say so."""
+        if not self.change:
+            return "Both cost the same."
         size = f"The dearer plan costs {math.expm1(abs(math.log1p(self.change))):.1%} more, which"
         if self.error is not None and self.verdict == "within" and self.noise > math.expm1(self.error.error):
             return f"{size} {NOISY}"

@@ -192,7 +192,7 @@ def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_larg
     assert cost.slowest_device == 2
     assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
     text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), cost, width=4000)
-    assert "slowest: device 2, 16.000 ms, waiting 5.000 ms for device 1" in text
+    assert "slowest: device 2, 16.000 ms, waiting 5.000 ms for the outputs of device 1" in text
     assert "bottleneck: device 1, the step is 5.000 ms longer than for the next device" in text
     alike = cost_of([2, 10, 9], [1, 2, 2.9998])
     text = render_plan(THREE, ShardingPlan.table_wise(THREE, [0, 1, 2]), alike, width=4000)

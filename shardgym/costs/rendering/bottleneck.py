@@ -125,7 +125,11 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     is_even = excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
     waited = float(found.wait_ms[cost.slowest_device])
-    waits = f", waiting {waited:.3f} ms for device {(found.wait_ms == 0).argmax()}" if waited >= _SHOWN_MS else ""
+    waits = (
+        f", waiting {waited:.3f} ms for the outputs of device {(found.wait_ms == 0).argmax()}"
+        if waited >= _SHOWN_MS
+        else ""
+    )
     slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{waits}"
     if is_even and found.margin_ms < _SHOWN_MS:
         return [*lines, slowest, f"bottleneck: no device, {why}"]

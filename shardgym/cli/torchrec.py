@@ -24,6 +24,7 @@ from shardgym.cli.common import (
     write_task,
     writes,
 )
+from shardgym.costs.base import make_cost
 from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind
@@ -161,19 +162,34 @@ def plan_export(
     """
     from shardgym.costs.torchrec_steps import permuted_columns
     from shardgym.torchrec import export_plan, save
+    from shardgym.torchrec.table_cuts import as_run
 
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     model = None if model_name is None else make_model(model_name)
     exported = export_plan(plan, task, model, device_type=device_type or "cuda")
-    for note in exported.notes:
+    notes = list(exported.notes)
+    run = as_run(plan, task)
+    if run != plan:
+        pieces = [(table.name, plan.of_table(table.name), run.of_table(table.name)) for table in task.tables]
+        changed = [f"'{name}' in {count(len(b), 'piece')}, not {len(a)}" for name, a, b in pieces if a != b]
+        try:
+            before, after = (priced.total_ms for priced in make_cost("roofline").evaluate(task, [plan, run]))
+            prices = f"it takes {after:.3f} ms by 'roofline', this one {before:.3f}"
+        except InputError as error:
+            prices = f"what it takes is unknown, as {error}"
+        notes.append(
+            f"TorchRec runs another plan, with {', '.join(changed[:3])}{', ...' if changed[3:] else ''}: {prices}; "
+            "ShardGymPlanner makes plans that TorchRec runs as they are"
+        )
+    for note in notes:
         say(f"shardgym: warning: {note}")
     if device_type is None and task.topology.device.startswith("cpu"):
         say(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
             "needs --device-type cpu"
         )
-    columns = permuted_columns(plan, task)
+    columns = permuted_columns(run, task)
     if columns:
         say(
             f"shardgym: TorchRec will permute {count(columns, 'column')} of each sample's output, because tables are "
@@ -185,7 +201,7 @@ def plan_export(
     found = ", ".join(f"{types[kind]} {kind}" for kind in get_args(Kind) if types[kind])
     ranks = task.num_devices if plan.group_size is None else plan.group_size
     text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(ranks, 'rank')}"
-    answer(as_json, {"sharding_plan": str(output), "tables": types, "notes": list(exported.notes)}, text)
+    answer(as_json, {"sharding_plan": str(output), "tables": types, "notes": notes}, text)
     return 0
 
 

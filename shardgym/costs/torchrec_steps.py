@@ -15,7 +15,7 @@ from shardgym.costs.devices import DEVICES
 from shardgym.costs.links import samples_per_device
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.plans.plan import ShardingPlan
-from shardgym.tasks.task import ELEMENT_BYTES, ShardingTask
+from shardgym.tasks.task import ELEMENT_BYTES, FusedGroup, ShardingTask
 
 _EXCHANGES = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 
@@ -49,21 +49,29 @@ def step_costs(cost: CostModel, task: ShardingTask, plans: Sequence[ShardingPlan
 def permuted_columns(plan: ShardingPlan, task: ShardingTask) -> int:
     """Return how many columns of a sample's output are permuted: none where the pieces of each table arrive in order.
 
-    Grids, which are also cut by rows, have their own exchange. Unpooled tables are not permuted.
+    Pieces arrive by rank, by fused operator of a rank, and by table, each with all features of its table. Grids, which
+    are also cut by rows, have their own exchange. Unpooled tables are not permuted.
     """
-    arriving: dict[tuple[str, bool], list[tuple[int, int, tuple[int, int]]]] = {}
+    arriving: dict[tuple[str, int], list[tuple[int, FusedGroup, int, tuple[int, int]]]] = {}
     for number, table in enumerate(task.tables):
         shards = plan.of_table(table.name)
-        blocks = {shard.columns: shard.devices[0] for shard in reversed(shards)}
-        by_rows = shards[0].num_rows < table.num_embeddings
-        if table.is_pooled and not shards[0].is_replicated(task) and (len(blocks) > 1 or not by_rows):
-            path = table.name.rpartition(".")[0]  # of the collection
-            pieces = [(device, number, columns) for columns, device in blocks.items()]
-            arriving.setdefault((path, by_rows), []).extend(pieces)
+        if not table.is_pooled or shards[0].is_replicated(task):
+            continue
+        path = table.name.rpartition(".")[0]  # of the collection
+        devices = {shard.columns: shard.devices[0] for shard in reversed(shards)}
+        rows_over = len(shards) // len(devices) if shards[0].num_rows < table.num_embeddings else 0
+        pieces = [(device, task.fused_group_of(table), number, columns) for columns, device in devices.items()]
+        arriving.setdefault((path, rows_over), []).extend(pieces)
     total = 0
     for pieces in arriving.values():
-        order = [(number, columns) for _, number, columns in sorted(pieces)]
-        place = {number: n for n, (number, _) in reversed([*enumerate(order)])}
-        if order != sorted(order, key=lambda piece: (place[piece[0]], piece[1])):
-            total += sum((stop - first) * task.tables[number].num_features for number, (first, stop) in order)
+        first = {(device, group): number for device, group, number, _ in reversed(pieces)}
+        pieces.sort(key=lambda piece: (piece[0], first[piece[:2]], piece[2:]))
+        order = [
+            (number, feature, columns)
+            for _, _, number, columns in pieces
+            for feature in range(task.tables[number].num_features)
+        ]
+        place = {entry[:2]: n for n, entry in reversed([*enumerate(order)])}
+        if order != sorted(order, key=lambda entry: (place[entry[:2]], entry[2])):
+            total += sum(stop - start for _, _, (start, stop) in order)
     return total

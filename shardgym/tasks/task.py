@@ -184,10 +184,11 @@ class ShardingTask(Record):
     @functools.cached_property
     def fused_groups(self) -> frozenset[FusedGroup]:
         """Return what TorchRec runs a fused operator for each of, see `FusedGroup`."""
-        return frozenset(
-            FusedGroup(self.precision_of(table), self.optimizer_of(table), table.pooling, table.weighted)
-            for table in self.tables
-        )
+        return frozenset(map(self.fused_group_of, self.tables))
+
+    def fused_group_of(self, table: EmbeddingTable) -> FusedGroup:
+        """Return what a table shares with the others of its fused operator."""
+        return FusedGroup(self.precision_of(table), self.optimizer_of(table), table.pooling, table.weighted)
 
     def precision_of(self, table: EmbeddingTable) -> Precision:
         """Return the precision of a table's weights."""

@@ -25,25 +25,29 @@ pytestmark = MARKS
 
 TABLES = tuple(EmbeddingTable(name, 100, 16, pooling_factor=2.0) for name in ("x.a", "x.b", "x.c", "y.d"))
 PAIR = ShardingTask(TABLES, Topology(2, 2**20), 10)
+#: The first table has two features, the second a fused operator of its own.
+SHARED, APART = dataclasses.replace(TABLES[0], num_features=2), dataclasses.replace(TABLES[1], precision="fp16")
+MIXED = dataclasses.replace(PAIR, tables=(SHARED, APART, *TABLES[2:]))
 
-#: Of each table, its columns on device 0 and those on device 1; and how many columns are permuted.
+#: Of each table, its columns on device 0 and those on device 1, or () for halves of its rows; how many columns are
+#: permuted, and how many in the mixed collection.
 PLANS = {
-    "whole": ([(16, 0), (0, 16), (16, 0), (0, 16)], 0),
-    "another one lies between": ([(16, 0), (8, 8), (16, 0), (0, 16)], 48),
-    "two pieces each": ([(8, 8), (8, 8), (16, 0), (16, 0)], 48),
-    "last of a rank and first of the next": ([(16, 0), (8, 8), (0, 16), (0, 16)], 0),
-    "alone in its collection": ([(16, 0), (0, 16), (16, 0), (4, 12)], 0),
+    "whole": ([(16, 0), (0, 16), (16, 0), (0, 16)], 0, 0),
+    "another one lies between": ([(16, 0), (8, 8), (16, 0), (0, 16)], 48, 0),
+    "two pieces each": ([(8, 8), (8, 8), (16, 0), (16, 0)], 48, 64),
+    "last of a rank and first of the next": ([(16, 0), (8, 8), (0, 16), (0, 16)], 0, 0),
+    "alone in its collection": ([(16, 0), (0, 16), (16, 0), (4, 12)], 0, 0),
+    "alone beside rows": ([(8, 8), (), (), (0, 16)], 0, 32),
 }
 
 
-def plan_of(widths):
-    cuts = [
-        Shard(table.name, (0, 100), columns, device)
-        for table, (left, _) in zip(TABLES, widths, strict=True)
-        for device, columns in enumerate([(0, left), (left, 16)])
-        if columns[0] < columns[1]
-    ]
-    return ShardingPlan.of(PAIR, cuts)
+def plan_of(widths, task=PAIR):
+    cuts = []
+    for table, of_table in zip(TABLES, widths, strict=True):
+        halves = [((50 * n, 50 * n + 50), (0, 16)) for n in range(2)]
+        pieces = [((0, 100), (0, of_table[0])), ((0, 100), (of_table[0], 16))] if of_table else halves
+        cuts += [Shard(table.name, *of, n) for n, of in enumerate(pieces) if of[1][0] < of[1][1]]
+    return ShardingPlan.of(task, cuts)
 
 
 def test_columns_are_permuted_where_torchrec_permutes_them():
@@ -56,16 +60,17 @@ def test_columns_are_permuted_where_torchrec_permutes_them():
                 super().__init__(widths, *arguments, **named)
 
         cw_sharding.PermutePooledEmbeddingsSplit = Recorded
-        for widths, _ in PLANS.values():
+        for plan, task in cases:
             found.append(0)
-            model = model_from_task(PAIR)
-            plan = to_torchrec(plan_of(widths), PAIR, model, device_type="cpu")
+            model = model_from_task(task)
+            plan = to_torchrec(plan, task, model, device_type="cpu")
             DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders())
         return found
 
-    expected = [permuted_columns(plan_of(widths), PAIR) for widths, _ in PLANS.values()]
+    cases = [(plan_of(widths, task), task) for widths, *_ in PLANS.values() for task in (PAIR, MIXED)]
+    expected = [permuted_columns(*case) for case in cases]
     assert run_ranks(2, permuted) == [expected] * 2
-    assert expected == [columns for _, columns in PLANS.values()]
+    assert expected == [columns for _, *of_tasks in PLANS.values() for columns in of_tasks]
 
 
 def test_a_permutation_reads_and_writes_outputs_of_a_ranks_samples_in_both_exchanges():

@@ -131,6 +131,8 @@ def sweep_machines(
     if batch_size is not None and batch_per_device is not None:
         raise click.UsageError("--batch-size or --batch-per-device, not both")
     model = read_model(model_name, batch_size or batch_per_device)
+    if model.step_memory is not None and (reserved := max(model.step_memory.reserved_bytes)):
+        say(f"the task reserves {reserved / GIB:.3f} GiB of each device, whatever its size, as where it was made")
     tasks = {}
     for machine in (Machine(gpu, devices) for gpu in names for devices in counts):
         memory_bytes = int(room[machine.gpu] * GIB) if machine.gpu in room else None

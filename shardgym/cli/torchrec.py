@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 @click.option(
     "--reserve", default="none", type=click.Choice(["none", "torchrec"]),
     help="Memory for the rest of the model: none, or TorchRec's heuristic (15 %, plus multiples of dense parameters "
-    "and input buffers).",
+    "and input buffers), of all memory of a card unless --memory-gib says otherwise.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a model that embeds something outside its collections.")
 @writes("task")

@@ -182,8 +182,11 @@ def test_a_reserve(capsys):
     out = capsys.readouterr().out
     assert " % of what the reserve and a step's inputs and outputs leave of the memory of 4 devices\n" in out
     assert "reserved on each device: 0.300 GiB at most" in out
-    step_memory = ShardingTask.load("task.json").step_memory
-    assert step_memory.input_copies == 20
+    assert ShardingTask.load("task.json").step_memory.input_copies == 20
+    assert main([*IMPORT, "--topology", "dgx-a100", "--reserve", "torchrec", "--force"]) == 0
+    assert "reserved on each device: 12.000 GiB at most" in capsys.readouterr().out  # of 80, not of the preset's 60
+    assert main(["sweep", "task.json", "--gpus", "b200", "--devices", "2", "--solver", "lpt"]) == 0
+    assert "the task reserves 12.000 GiB of each device, whatever its size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: Distributions whose version can change a plan or its cost. The FBGEMM wheels are alternatives.
 DISTRIBUTIONS = (
-    "shardgym", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "scipy", "numba", "gymnasium",
+    "shardgym", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "scipy", "numba", "gymnasium", "torchrec",
 )  # fmt: skip
 
 #: Instructions by which FBGEMM chooses its kernels (`src/Utils.cc` there), the widest first, and the flags of each.

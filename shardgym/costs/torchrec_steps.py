@@ -52,25 +52,25 @@ def permuted_columns(plan: ShardingPlan, task: ShardingTask) -> int:
     Pieces arrive by rank, by fused operator of a rank, and by table, each with all features of its table. Grids, which
     are also cut by rows, have their own exchange. Unpooled tables are not permuted.
     """
-    arriving: dict[tuple[str, int], list[tuple[int, FusedGroup, int, tuple[int, int]]]] = {}
+    arriving: dict[tuple[str, int], list[tuple[int, FusedGroup, int, tuple[int, int], int]]] = {}
     for number, table in enumerate(task.tables):
         shards = plan.of_table(table.name)
         if not table.is_pooled or shards[0].is_replicated(task):
             continue
-        path = table.name.rpartition(".")[0]  # of the collection
         devices = {shard.columns: shard.devices[0] for shard in reversed(shards)}
         rows_over = len(shards) // len(devices) if shards[0].num_rows < table.num_embeddings else 0
-        pieces = [(device, task.fused_group_of(table), number, columns) for columns, device in devices.items()]
-        arriving.setdefault((path, rows_over), []).extend(pieces)
+        group = task.fused_group_of(table)
+        collection = table.name.rpartition(".")[0]
+        arriving.setdefault((collection, rows_over), []).extend(
+            (device, group, number, columns, feature)
+            for columns, device in devices.items()
+            for feature in range(table.num_features)
+        )
     total = 0
     for pieces in arriving.values():
-        first = {(device, group): number for device, group, number, _ in reversed(pieces)}
+        first = {(device, group): number for device, group, number, *_ in reversed(pieces)}
         pieces.sort(key=lambda piece: (piece[0], first[piece[:2]], piece[2:]))
-        order = [
-            (number, feature, columns)
-            for _, _, number, columns in pieces
-            for feature in range(task.tables[number].num_features)
-        ]
+        order = [(number, feature, columns) for _, _, number, columns, feature in pieces]
         place = {entry[:2]: n for n, entry in reversed([*enumerate(order)])}
         if order != sorted(order, key=lambda entry: (place[entry[:2]], entry[2])):
             total += sum(stop - start for _, _, (start, stop) in order)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.errors import InputError, UnknownNameError, short_repr
+from shardgym.errors import InputError, closest, short_repr
 from shardgym.tables.bags import Bags
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import IdStream, RecordedStream
@@ -97,6 +97,10 @@ def _batches(
 ) -> Iterator[Mapping[str, Bags]]:
     """Yield the bags of all features of tables, batch by batch."""
     features = [(feature, table) for table in tables for feature in table.config.feature_names]
+    known = sample.features if isinstance(sample, IdStream) else tuple(sample)
+    for feature, table in features:
+        if feature not in known:
+            raise InputError(f"the log lacks feature '{feature}' of table '{table.name}': {closest(feature, known)}")
     if isinstance(sample, IdStream):
         yield from sample.batches(batch_size, [feature for feature, _ in features])
         return
@@ -108,9 +112,7 @@ def _batches(
 
 
 def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -> Bags:
-    """Return the bags of a feature; raises `InputError` unless they are complete and as many as the first feature's."""
-    if feature not in sample:
-        raise UnknownNameError("feature in the sample", feature, sample)
+    """Return the bags of a feature; raises `InputError` unless all are there, as many as the first feature's."""
     bag = sample[feature]
     if not len(bag.lengths) or int(bag.lengths.sum()) != len(bag.indices):
         raise InputError(
@@ -131,7 +133,9 @@ def _table_bags(table: ModelTable, batch: Mapping[str, Bags]) -> Bags:
         wrong = bags.indices[(bags.indices < 0) | (bags.indices >= rows)]
         if len(wrong):
             raise InputError(
-                f"sample of feature '{feature}': id {wrong[0]} is not a row of table '{table.name}' ({rows} rows)"
+                f"sample of feature '{feature}': id {wrong[0]} is not a row of table '{table.name}' ({rows} rows), "
+                f"one of {len(wrong)} such ids of {len(bags.indices)} in a batch: give it more rows, or ids modulo its "
+                "rows if the job does (hash_size of open_stream)"
             )
     if len(of_features) == 1:
         return of_features[0]

@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -259,7 +258,7 @@ def _begun(
         plans=tuple(plans),
         notes=(*notes, *unpriced),
         started=utc_now(),
-        versions=versions() | {"torchrec": version("torchrec")},
+        versions=versions(),
         **settings,
     )
 

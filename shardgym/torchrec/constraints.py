@@ -103,10 +103,11 @@ def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_ran
         "batch_sizes": constraint.batch_sizes,
     }
     for name, numbers in lists.items():
-        if numbers is not None and (not isinstance(numbers, Sequence) or len(numbers) != len(features)):
+        is_each = isinstance(numbers, Sequence) and [number >= 0 for number in numbers] == [True] * len(features)
+        if numbers is not None and not is_each:
             raise InputError(
                 f"constraints of table '{table.name}': {name}: expected a number for each of its {len(features)} "
-                f"features, got {short_repr(numbers)}"
+                f"features, at least 0, got {short_repr(numbers)}"
             )
     poolings = lists["num_poolings"] or [1.0] * len(features)
     sizes = lists["batch_sizes"] or [samples_of_rank] * len(features)

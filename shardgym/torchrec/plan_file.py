@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch.distributed as dist
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
@@ -87,10 +88,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> TorchRecPlan:
     Args:
         path: file to read.
         model: model to use the plan with. If given, its tables must equal those of the plan in rows and columns,
-            because TorchRec trains a collection without a plan whole on every rank.
+            because TorchRec trains a collection without a plan whole on every rank. A running job needs its ranks.
 
     Raises:
-        InputError: the file is damaged, of another kind, or for another model.
+        InputError: the file is damaged, of another kind, or for another model or other ranks than the job's.
     """
     record = PlanRecord.load(path)
     if model is not None:
@@ -122,6 +123,14 @@ def _check_model(source: str, record: PlanRecord, model: nn.Module) -> None:
                 f"{source} is for another model: table '{name}' is {size[0]} x {size[1]} in the plan, "
                 f"{found[name][0]} x {found[name][1]} in the model"
             )
+    ranks = record.group_size or 1 + max(max(table.ranks or (0,)) for table in planned.values())
+    world = dist.get_world_size() if dist.is_initialized() else ranks
+    on_all = any(table.sharding_type in ("row_wise", "data_parallel") for table in planned.values())
+    if world % ranks if record.group_size else world < ranks or (on_all and world > ranks):
+        given = f"groups of {ranks}" if record.group_size else f"{'' if on_all else 'at least '}{ranks}"
+        raise InputError(
+            f"{source} is for {given} ranks, this job has {world}: plan for as many, or save a group's with group_size"
+        )
 
 
 def _table_record(sharding: ParameterSharding) -> TableRecord:

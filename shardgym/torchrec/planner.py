@@ -59,11 +59,9 @@ _TORCHREC_MARGIN = 0.15
 _BY_TASK = ("gpu-modelled", "roofline")
 #: Figures of TorchRec's topology for its own rating, which no cost of ShardGym uses.
 OF_RATING = (
-    "ddr_mem_bw",
-    "bwd_compute_multiplier",
-    "weighted_feature_bwd_compute_multiplier",
-    "uneven_sharding_perf_multiplier",
-)
+    "ddr_mem_bw", "bwd_compute_multiplier",
+    "weighted_feature_bwd_compute_multiplier", "uneven_sharding_perf_multiplier",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,10 +188,9 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             collections=collections,
         )
         task = imported.task
-        pins = by_table("pins", pinned, tables)
         cost, of_codecs = self._priced_with(used, task)
         cost = self._calibrated(cost)
-        plan, rules = self._solved(task, cost, constraints, pins)
+        plan, rules = self._solved(task, cost, constraints, by_table("pins", pinned, tables))
         wishes += rules.wishes + of_codecs + not_followed(used)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
@@ -206,8 +203,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             for name, rule in rules.of_tables.items()
             if rule.devices is not None and not {d for s in plan.of_table(name) for d in s.devices} <= rule.devices
         ]
-        theirs = self._torchrec_topology
-        if theirs is not None:
+        if (theirs := self._torchrec_topology) is not None:
             wishes += _topology_wishes(theirs)
         remarks = [f"{what} is not planned: it stays whole on every rank" for what in imported.left_out]
         wishes += [
@@ -225,7 +221,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         for remark in remarks:
             _logger.warning(remark)
         if in_host := list(dict.fromkeys(shard.table for shard in plan.shards if shard.memory == "host")):
-            _logger.info("rows in the memory of hosts: %s", ", ".join(in_host))
+            asked = {name for name, of in constraints.items() if any("uvm" in one for one in of.compute_kernels or ())}
+            level = logging.INFO if asked.issuperset(in_host) else logging.WARNING
+            room = min(topology.memory_bytes)
+            _logger.log(level, "rows in the memory of hosts (devices have %d bytes): %s", room, ", ".join(in_host))
         self.last = Planned(task, plan, step_costs(cost, task, [plan])[0])
         if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost, rules)):
             _logger.info(gain)
@@ -391,8 +390,7 @@ def _device_remarks(theirs: TorchRecTopology, topology: Topology, cost: CostMode
 def _memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
     """Say which device is fuller than TorchRec's planner would allow, if nothing was reserved."""
     shares = [used / limit for used, limit in zip(plan.bytes_per_device(task), task.capacity_bytes, strict=True)]
-    fullest = max(shares)
-    if fullest <= 1 - _TORCHREC_MARGIN:
+    if (fullest := max(shares)) <= 1 - _TORCHREC_MARGIN:
         return []
     return [
         f"tables take {100 * fullest:.1f} % of the memory of device {shares.index(fullest)}, and nothing is reserved "

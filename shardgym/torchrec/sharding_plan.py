@@ -136,16 +136,16 @@ def export_plan(
         path, _ = split_name(table.name)
         members_at.setdefault(path, []).append(cut_of(run, task, table, ranks))
     unpooled = [path for path, members in members_at.items() if _is_unpooled(task, members)]
-    notes = []
     for path in unpooled:
         members_at[path] = of_sequences(members_at[path], on_cpus=device_type == "cpu")
-        more = [cut.name for cut in members_at[path] if len(cut.shards) > len(plan.of_table(cut.name))]
-        if more:
-            width = next(cut.shards[0].num_columns for cut in members_at[path] if cut.kind == "column_wise")
-            notes.append(
-                f"{_named(more)} cut into pieces of {width} columns: TorchRec takes one width in the "
-                f"EmbeddingCollection '{path}'; ids of each piece travel apart"
-            )
+    pieces = [(table.name, plan.of_table(table.name), run.of_table(table.name)) for table in task.tables]
+    changed = [f"'{name}' in {len(theirs)} pieces, not {len(ours)}" for name, ours, theirs in pieces if ours != theirs]
+    notes = []
+    if changed:
+        notes.append(
+            f"TorchRec runs {', '.join(changed[:3])}{', ...' if changed[3:] else ''}: pieces of an EmbeddingCollection "
+            "have one width, as have those of a table on one rank; ShardGymPlanner makes plans that run as they are"
+        )
     cuts = [cut for members in members_at.values() for cut in members]
     block = check_one_block_size(cuts)
     types: dict[str, Kind] = {}
@@ -321,13 +321,18 @@ def import_plan(
     Raises:
         UnknownNameError: a table of the plan is not in the task, although others of its module are.
         InputError: a table has a kernel whose memory plans do not have, is replicated on other ranks than the devices,
-            or is not in the plan; or groups do not divide the devices; or `strict` forbids to leave something out.
-        InfeasiblePlanError: shards are missing, overlap, are on ranks that do not exist, or have a width that FBGEMM
-            cannot fuse.
+            or is not in the plan; ranks do not exist; groups do not divide the devices; or `strict` forbids to leave
+            something out.
+        InfeasiblePlanError: shards are missing, overlap, or have a width that FBGEMM cannot fuse.
     """
     group = task.num_devices if group_size is None else check_int("group_size", group_size, 1)
     if task.num_devices % group:
         raise InputError(f"group_size {group} does not divide the {task.num_devices} devices of the task")
+    specs = [of.sharding_spec for module in sharding_plan.plan.values() for of in module.values() if of.sharding_spec]
+    ranks = 1 + max((shard.placement.rank() for spec in specs for shard in spec.shards), default=0)
+    if ranks > group:
+        of_task = f"the {'task' if group_size is None else 'group'} for {group}: import the model for as many devices"
+        raise InputError(f"the plan is for at least {ranks} ranks, {of_task}")
     shards: list[Shard] = []
     found = set()
     left_out = []
@@ -390,8 +395,6 @@ def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group
         num_rows, num_columns = metadata.shard_sizes
         if num_rows and num_columns:  # a rank may be left without rows
             rank = metadata.placement.rank()
-            # Ranks outside of a group stay one number, for the check of devices to refuse.
-            holders = range(rank, task.num_devices, group) if rank < group else (rank,)
             area = (row, row + num_rows), (column, column + num_columns)
-            shards.append(Shard(name, *area, tuple(holders), kernel, share))
+            shards.append(Shard(name, *area, tuple(range(rank, task.num_devices, group)), kernel, share))
     return shards

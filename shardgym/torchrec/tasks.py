@@ -150,6 +150,8 @@ def import_model(
         assumed.append(f"1 id per sample and feature for {len(unknown)} of {len(tables)} tables")
     if sample is None:
         assumed.append("ids spread evenly over rows")
+    elif any(of_table.reuse_histogram is None for of_table in access.values()):
+        assumed.append(f"reuse of rows by the law of ids alone: the sample is shorter than a batch of {batch_size}")
 
     optimizers = _optimizers(model, tables, optimizer, default_optimizer)
     unnamed = [table.name for table in tables if table.name not in optimizers]
@@ -298,6 +300,13 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     bandwidth = topology.hbm_mem_bw * _MS_PER_S
     gpus = [name for name in DEVICES if name != "cpu-core"]
     nearest = min(gpus, key=lambda name: abs(DEVICES[name].memory_bandwidth - bandwidth))
+    of_card = DEVICES[nearest].memory_bandwidth / _MS_PER_S
+    expected = {"hbm_mem_bw": (of_card / 2, 2 * of_card), "intra_host_bw": (1e5, 1e10), "inter_host_bw": (1e5, 1e10)}
+    for name, (least, most) in expected.items():
+        given = getattr(topology, name)
+        if not least <= given <= most and (kind, name) != ("cpu", "hbm_mem_bw"):
+            wanted = f"expected {least:.3g} to {most:.3g} bytes per ms, GB/s times 1e6"
+            _logger.warning(f"{name}={given:g} of TorchRec's topology: {wanted}")
     latencies = {} if kind == "cpu" else PRESETS["dgx-a100"]
     # Before 1.6 a fast domain is a host.
     domain = min(getattr(topology, "intra_group_size", topology.local_world_size), topology.world_size)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -149,8 +148,8 @@ def test_a_log_gives_pooling_factors_and_reuse(capsys):
     assert (countries.ids.s, countries.ids.shares) == (0, (1.0,))
     assert countries.reuse_histogram == (1.0, *(0.0,) * 16)
     assert main([*IMPORT, "--devices", "1", "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
-    countries = ShardingTask.load("task.json").tables[1]
-    assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
+    assert "assumed: reuse of rows by the law of ids alone: the sample is shorter than" in capsys.readouterr().out
+    assert ShardingTask.load("task.json").tables[1].reuse_histogram is None
 
 
 def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables():
@@ -195,7 +194,7 @@ def test_a_reserve(capsys):
         (["toy_model:fail"], "'toy_model:fail' made no model under torch.device('meta'): ValueError: no such"),
         (["toy_model:nothing"], "returned NoneType: expected a torch.nn.Module"),
         (["toy_model"], "expected module:function"),
-        (["toy_model:make", "--log", "users.parquet"], "unknown feature of users.parquet 'country_ids'"),
+        (["toy_model:make", "--log", "users.parquet"], "lacks feature 'country_ids' of table 'users.country'"),
         (["toy_model:both", "--strict"], "strict: 'words' (Embedding; 19200 bytes) is left out"),
         (["toy_model:make", "--memory-gib", "0.000001"], "fit; give --devices, --memory-gib or another --topology\n"),
         (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
@@ -222,7 +221,8 @@ def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(caps
     assert main([*export[:3], "halves.csv", *export[4:]]) == 0
     said = capsys.readouterr().err
     assert "TorchRec will permute 24 columns of each sample's output" in said
-    assert re.search(r"another plan, with 'users\.id' in 4 pieces, not 3: it takes .* ms by 'roofline', this one", said)
+    assert "TorchRec runs 'users.id' in 4 pieces, not 3: " in said
+    assert " ms by 'roofline', this one " in said
     Path("plan.json").write_text('{"users.id": 0, "users.country": 1, "towers.items.id": 2}')
     assert main([*export, "--force"]) == 0
     assert "warning: the task is for 'cpu-core', the exported plan for cuda" in capsys.readouterr().err

@@ -355,10 +355,12 @@ def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_f
     planner = ShardGymPlanner(small, 16, settings=PlannerSettings("neuroshard_plus", strict=True))
     assert not getattr(planner._solver, "row_cuts")  # noqa: B009 - of this solver alone
     found = planner.plan(Toy()).plan
+    assert [record.levelname for record in caplog.records if "memory of hosts" in record.message] == ["WARNING"]
     assert "fused_uvm" in {of.compute_kernel[:9] for module in found.values() for of in module.values()}
     asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))
     planner = ShardGymPlanner(small, 16, asked, PlannerSettings(strict=True))
     caplog.set_level("INFO", "shardgym.torchrec")
     planner.plan(Toy())
-    assert f"rows in the memory of hosts: {', '.join(sorted(names))}" in caplog.messages
+    said = f"rows in the memory of hosts (devices have 1000 bytes): {', '.join(sorted(names))}"
+    assert ("INFO", said) in [(r.levelname, r.message) for r in caplog.records]
     assert {shard.compute_kernel for shard in planner.last.plan.shards} == {"fused_uvm"}

@@ -147,6 +147,9 @@ def test_each_field_of_a_topology_is_followed_or_named(caplog):
         caplog.clear()
         ShardGymPlanner(theirs, 16, settings=PlannerSettings("lpt")).plan(Toy())
         assert caplog.messages == [f"{name} of 'Topology' is not followed: only TorchRec's own rating uses it"]
+    topology_from_torchrec(TorchRecTopology(**usual, hbm_mem_bw=2000, intra_host_bw=300, inter_host_bw=2.5e11))
+    named = [message.partition(" of TorchRec's topology: expected ")[0] for message in caplog.messages[-3:]]
+    assert named == ["hbm_mem_bw=2000", "intra_host_bw=300", "inter_host_bw=2.5e+11"]
 
 
 #: What is done with `fused_params` besides those of `NOT_FOLLOWED`: followed, set by TorchRec itself for each operator,

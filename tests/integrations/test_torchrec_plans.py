@@ -1,5 +1,6 @@
 """Plans for TorchRec, plans of TorchRec, and files of them."""
 
+import contextlib
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -211,6 +212,8 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkey
         from_torchrec(exported, two_hosts)
     with pytest.raises(InputError, match="group_size 3 does not divide the 4 devices"):
         from_torchrec(exported, two_hosts, group_size=3)
+    with pytest.raises(InputError, match="the plan is for at least 4 ranks, the group for 1: import"):
+        from_torchrec(exported, two_hosts, group_size=1)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +308,7 @@ def test_modules_that_the_task_has_none_of_are_left_out(task, caplog):
     assert import_plan(exported.sharding_plan, task, strict=True).left_out == ()
 
 
-def test_damaged_files_and_those_for_another_model_are_refused(task, tmp_path):
+def test_damaged_files_and_those_for_another_model_or_job_are_refused(task, tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     save(to_torchrec(mixed(task), task), path)
     assert load(path, Toy()).plan == load(path).plan
@@ -324,6 +327,13 @@ def test_damaged_files_and_those_for_another_model_are_refused(task, tmp_path):
     path.write_text(mixed(task).to_json())
     with pytest.raises(InputError, match=r"schema: Input should be 'shardgym.torchrec_plan/1'"):
         load(path)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    for size, group, whose in ((2, None, "4"), (8, None, "4"), (6, 4, "groups of 4"), (8, 4, ""), (4, None, "")):
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda size=size: size)
+        save(to_torchrec(mixed(task), task), path, group)
+        wrong = pytest.raises(InputError, match=f"is for {whose} ranks, this job has {size}: plan for as many")
+        with wrong if whose else contextlib.nullcontext():
+            load(path, Toy())
 
 
 @pytest.fixture

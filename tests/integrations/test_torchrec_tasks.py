@@ -47,7 +47,6 @@ def test_what_is_assumed_is_said_in_the_name_of_the_task():
         {
             "constraints": {
                 "users.id": ParameterConstraints(pooling_factors=[3.0]),
-                "country": ParameterConstraints(),
                 "towers.items.id": ParameterConstraints(pooling_factors=[2.5]),
             }
         },
@@ -100,7 +99,7 @@ def test_a_sample_smaller_than_the_batch_gives_no_reuse():
     table = task_from_model(model, topology(), 64, sample=sample).tables[0]
     assert table.reuse_histogram is None
     assert table.pooling_factor == 2.0
-    with pytest.raises(InputError, match=r"is not a row of table 'a' \(5 rows\)"):
+    with pytest.raises(InputError, match=r"is not a row of table 'a' \(5 rows\), one of \d+ such ids of 126 "):
         task_from_model(collection(config("a", 5, 8)), topology(), 64, sample=sample)
 
 
@@ -113,8 +112,8 @@ def test_features_that_share_a_table_are_counted_as_they_are():
     imported = import_model(model, topology(), 64, constraints={"a": ParameterConstraints()})
     assert imported.task.tables[0].pooling_factor == 2.0
     assert imported.assumed[0] == "1 id per sample and feature for 2 of 2 tables"
-    for factors in ([2.0], 2.0):
-        with pytest.raises(InputError, match="pooling_factors: expected a number for each of its 2 features, got "):
+    for factors in ([2.0], 2.0, [-1.0, 2.0]):
+        with pytest.raises(InputError, match="expected a number for each of its 2 features, at least 0, got "):
             task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=factors)})
     with pytest.raises(InputError, match="constraints of 'a': expected a ParameterConstraints, got dict"):
         task_from_model(model, topology(), 64, constraints={"a": {"pooling_factors": [2.0]}})
@@ -290,7 +289,6 @@ def _shared_collection():
         (Toy(), {"pooling_factors": 3}, "pooling_factors: expected numbers by table"),
         (Toy(), {"pooling_factors": [1, 1, -1]}, r"table 'towers.items.id': .*pooling_factor: Input should be"),
         (Toy(), {"pooling_factors": [1, 1, 1], "sample": {}}, "give one of them"),
-        (Toy(), {"sample": {}}, "unknown feature in the sample 'id_ids'"),
         (Toy(), {"optimizer": "adamw"}, "optimizer: Input should be"),
     ],
 )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import ABOVE_0, answer, aside, count, json_option, read_plan, read_task, writes
+from shardgym.cli.common import ABOVE_0, answer, aside, count, json_option, writes
+from shardgym.cli.plan_files import read_plan, read_task
 from shardgym.cli.torchrec import make_model, unknowns
 from shardgym.errors import InputError
 from shardgym.files import read_text, write_whole

@@ -5,18 +5,8 @@ from collections.abc import Sequence
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import (
-    NOTATION,
-    TASK_AND_PLAN,
-    answer,
-    json_option,
-    notes_of,
-    open_cost,
-    plan_to_csv,
-    read_plan,
-    read_task,
-    width,
-)
+from shardgym.cli.common import NOTATION, answer, json_option, notes_of, open_cost, width
+from shardgym.cli.plan_files import TASK_AND_PLAN, plan_to_csv, read_plan, read_task
 from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.rendering import render_diff, render_plan

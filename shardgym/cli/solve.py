@@ -9,7 +9,6 @@ import click
 from shardgym.cli.common import (
     ABOVE_0,
     NOTATION,
-    TASK_AND_PLAN,
     answer,
     aside,
     count,
@@ -17,11 +16,10 @@ from shardgym.cli.common import (
     notes_of,
     open_cost,
     open_solver,
-    read_plan,
-    read_task,
     say,
     writes,
 )
+from shardgym.cli.plan_files import TASK_AND_PLAN, read_plan, read_task
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.evaluation.solver import call_solver, takes, warm_up
 from shardgym.files import write_whole

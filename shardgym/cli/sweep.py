@@ -18,10 +18,10 @@ from shardgym.cli.common import (
     json_option,
     notes_of,
     parse_spec,
-    read_task,
     say,
     takes_engine,
 )
+from shardgym.cli.plan_files import read_task
 from shardgym.cli.torchrec import make_model, unknowns
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, UnknownNameError

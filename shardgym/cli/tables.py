@@ -7,7 +7,8 @@ from typing import get_args
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import answer, by_name, count, for_names, json_option, say, takes_topology, write_task, writes
+from shardgym.cli.common import answer, by_name, count, for_names, json_option, say, takes_topology, writes
+from shardgym.cli.plan_files import write_task
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
 from shardgym.plans.shard import COLUMN_UNIT

@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from shardgym.cli.common import (
-    ABOVE_0,
-    TASK_AND_PLAN,
-    answer,
-    by_name,
-    count,
-    for_names,
-    json_option,
-    read_file_of,
-    read_plan,
-    read_task,
-    say,
-    takes_topology,
-    write_task,
-    writes,
-)
+from shardgym.cli.common import ABOVE_0, answer, by_name, count, for_names, json_option, say, takes_topology, writes
+from shardgym.cli.plan_files import TASK_AND_PLAN, read_file_of, read_plan, read_task, write_task
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole

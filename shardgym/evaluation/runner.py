@@ -98,7 +98,12 @@ def evaluate(
     if track is not None or (judge is None and oracle is None):
         if judge is not None or oracle is not None:
             raise InputError("track: it sets judge and oracle: leave those out")
-        chosen = track if isinstance(track, Track) else _track_of(suite, track)
+        if isinstance(track, Track):
+            chosen = track
+        elif isinstance(suite, Suite):
+            chosen = suite.track(track)
+        else:
+            raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a track of yours")
         costs: list[CostChoice | CostModel] = [chosen.judge, chosen.oracle]
     else:
         costs = [_choice("judge", judge), _choice("oracle", oracle)]
@@ -191,12 +196,6 @@ def _open_cost(given: CostChoice | CostModel, stack: ExitStack) -> tuple[str, Co
     if isinstance(given, CostModel):
         return given.name, given
     return given.cost, stack.enter_context(make_cost(given.cost, **given.settings))
-
-
-def _track_of(suite: TaskSequence, judge: str | None) -> Track:
-    if not isinstance(suite, Suite):
-        raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.tasks.suites.Track")
-    return suite.track(judge)
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:

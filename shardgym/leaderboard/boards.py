@@ -80,20 +80,18 @@ def load_boards(paths: Sequence[str | Path]) -> list[Board]:
             `checked_lines`), or lower bounds beside them are of another judge or above a cost.
     """
     runs = {file: RunInfo.of(file) for file in record_files(paths)}
-    boards = [_load(file, run) for file, run in runs.items()]
+    boards = []
+    for file, run in runs.items():
+        results = read_records(file, run)
+        if not results:
+            raise InputError(f"{file} holds no records yet: expected at least one whole line")
+        boards.append(Board(file.parent, run, tuple(results), _read_bounds(file.parent, run, results)))
     kinds = Counter(_kind(board) for board in boards)
     return [replace(b, place=os.path.relpath(b.folder)) if kinds[_kind(b)] > 1 else b for b in boards]
 
 
 def _kind(board: Board) -> tuple[str, str, str]:
     return board.run.suite, board.run.judge, board.run.hardware
-
-
-def _load(file: Path, run: RunInfo) -> Board:
-    results = read_records(file, run)
-    if not results:
-        raise InputError(f"{file} holds no records yet: expected at least one whole line")
-    return Board(file.parent, run, tuple(results), _read_bounds(file.parent, run, results))
 
 
 def _read_bounds(folder: Path, run: RunInfo, results: Sequence[Result]) -> dict[str, float]:

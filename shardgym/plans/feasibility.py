@@ -99,11 +99,16 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
         more = f"{-(-missing // roomiest)} more devices, " if roomiest else ""
+        host = task.topology.host_memory_bytes
+        known = f"{exact_bytes(host, '')} of each host"
+        else_ = (
+            f", or a solver that uses the {known}, such as neuroshard_plus with cost gpu or roofline" if host else ""
+        )
         raise NoFeasiblePlanError(
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, but all devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')}{_left_by_step(task)}: however tables are cut, one of "
             f"{devices} devices lacks at least {exact_bytes(-(-missing // devices))}; the largest table is '{largest}' "
-            f"with {exact_bytes(needed[largest])}; use {more}more memory per device, or fewer rows{_host(task)}"
+            f"with {exact_bytes(needed[largest])}; use {more}more memory per device, or fewer rows{else_}"
         )
 
 
@@ -112,13 +117,6 @@ def exceeds_devices(task: ShardingTask) -> bool:
     if not task.topology.host_memory_bytes:
         return False
     return sum(_least_bytes(task, table) for table in task.tables) > task.total_capacity_bytes
-
-
-def _host(task: ShardingTask) -> str:
-    """Say that there is more room in the memory of hosts, where there is."""
-    size = task.topology.host_memory_bytes
-    known = f"{exact_bytes(size, '')} of each host"
-    return f", or a solver that uses the {known}, such as neuroshard_plus with cost gpu or roofline" if size else ""
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:

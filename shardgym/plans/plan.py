@@ -99,11 +99,6 @@ class ShardingPlan(Record):
         return {table: tuple(shards) for table, shards in itertools.groupby(self.shards, operator.attrgetter("table"))}
 
     @functools.cached_property
-    def uses_host_memory(self) -> bool:
-        """Whether rows of a shard are in the memory of a host."""
-        return any(shard.memory == "host" for shard in self.shards)
-
-    @functools.cached_property
     def leaves_devices(self) -> bool:
         """Whether rows of a shard are in another memory than that of a device."""
         return any(shard.memory != "device" for shard in self.shards)

@@ -191,7 +191,11 @@ def rules_of(
         kinds = _with_kernels(kinds, constraint.compute_kernels) or kinds
         devices = None
         if table.name in pins:
-            devices = _pinned(table.name, pins[table.name], task.num_devices)
+            pin = pins[table.name]
+            devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
+            if not devices or not devices <= set(range(task.num_devices)):
+                expected = f"expected ranks from 0 to {task.num_devices - 1}"
+                raise InputError(f"pins: table '{table.name}': {expected}, got {short_repr(pin)}")
             possible[table.name] = frozenset(k for k in possible[table.name] if can_be_on(k, devices, task))
             if not kinds & possible[table.name]:
                 ranks = format_devices(sorted(devices)).replace("device", "rank")
@@ -264,13 +268,6 @@ def _kernels_in_host(constraint: ParameterConstraints) -> tuple[tuple[ComputeKer
     share = DEFAULT_CACHE_LOAD_FACTOR if params is None or params.load_factor is None else params.load_factor
     found: list[tuple[ComputeKernel, float]] = [("fused_uvm_caching", share), ("fused_uvm", 0.0)]
     return tuple((kernel, part) for kernel, part in found if kernel in kernels)
-
-
-def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
-    devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
-    if not devices or not devices <= set(range(num_devices)):
-        raise InputError(f"pins: table '{name}': expected ranks from 0 to {num_devices - 1}, got {short_repr(pin)}")
-    return devices
 
 
 def apply_constraints(

@@ -39,7 +39,7 @@ def test_popular_rows_are_in_the_memory_of_devices():
     task = task_of([table(f"t{n}", s=0.7 + 0.1 * n) for n in range(6)])
     plan = RecShard().solve(task, COST)
     plan.validate(task)
-    assert plan.uses_host_memory
+    assert plan.leaves_devices
     for of in task.tables:
         assert plan.kind_of(of.name, task) == "table_wise"
         for shard in plan.of_table(of.name):
@@ -106,11 +106,11 @@ def test_the_base_of_boards_uses_hosts_where_tables_exceed_the_devices_and_the_o
     for name in ("lpt", "lpt_whole"):
         plan = make_solver(name).solve(task, COST)
         plan.validate(task)
-        assert plan.uses_host_memory
+        assert plan.leaves_devices
         with pytest.raises(NoFeasiblePlanError):
             make_solver(name).solve(task, make_cost("torchrec_rating"))
     roomy = task_of([table(f"t{n}") for n in range(3)], fill=0.9)  # where halves fit on devices
-    assert not make_solver("lpt").solve(roomy, COST).uses_host_memory
+    assert not make_solver("lpt").solve(roomy, COST).leaves_devices
 
 
 def test_greedy_rules_put_what_devices_have_no_room_for_into_the_memory_of_hosts():

@@ -6,7 +6,7 @@ import pytest
 from evaluation_toys import toy_tasks
 
 from shardgym import InputError, Shard, ShardingPlan
-from shardgym.cli.common import plan_to_csv, read_plan
+from shardgym.cli.plan_files import plan_to_csv, read_plan
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])

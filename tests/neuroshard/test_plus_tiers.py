@@ -105,7 +105,7 @@ def test_no_split_of_memory_is_much_better():
 def test_it_is_no_worse_than_recshard(name, order):
     task, cost = tiered_task(tables=8, order=order), COSTS[name]
     plan = NeuroShardPlus().solve(task, cost)
-    assert plan.uses_host_memory
+    assert plan.leaves_devices
     assert total_ms(task, plan, cost) < 1.005 * total_ms(task, make_solver("recshard").solve(task, cost), cost)
 
 
@@ -120,7 +120,7 @@ def test_memory_of_hosts_is_left_alone_where_it_is_not_needed():
     small = dataclasses.replace(tight, topology=dataclasses.replace(tight.topology, host_memory_bytes=0))
     with pytest.raises(NoFeasiblePlanError):
         NeuroShardPlus().solve(small, COSTS["gpu"])
-    assert NeuroShardPlus().solve(tight, COSTS["gpu"]).uses_host_memory
+    assert NeuroShardPlus().solve(tight, COSTS["gpu"]).leaves_devices
 
 
 def test_hosts_have_a_limit_too():

@@ -17,7 +17,7 @@ def record(solver, index, outcome, seed=0, **fields):
         "judge": "lab-cost", "oracle": "roofline", "hardware": "lab", "status": "ok", "solve_time_s": 0.5,
         "started": STARTED,
     }  # fmt: skip
-    of_cost = {name: fields.pop(name) for name in ("session", "compute", "communication") if name in fields}
+    of_cost = {name: fields.pop(name) for name in ("session", "compute", "communication", "notes") if name in fields}
     if isinstance(outcome, str):
         return Result(**values | {"status": outcome, "reason": "because"} | fields)
     judge, hardware = fields.get("judge", "lab-cost"), fields.get("hardware", "lab")

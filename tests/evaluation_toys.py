@@ -1,6 +1,7 @@
 """Cost models and solvers that are simple enough to work out by hand, importable as `evaluation_toys:Name`."""
 
 import json
+import logging
 import lzma
 import multiprocessing
 import os
@@ -146,6 +147,7 @@ class Validates:
 
 class Crashes:
     def solve(self, task, cost, seed=0):
+        logging.getLogger("shardgym.solvers.toy").warning("about to crash")
         raise KeyError("missing\nthing")
 
 

@@ -80,9 +80,11 @@ def run_toys(out, name, **settings):
     return evaluate(ToySuite(toy_tasks(3)), SOLVERS, out=out, **costs, engine=name, **settings)
 
 
-def test_a_run_has_the_records_of_a_plain_one_in_any_order(tmp_path):
+def test_a_run_has_the_records_of_a_plain_one_in_any_order_and_its_messages(tmp_path, capfd):
     plain = run_toys(tmp_path / "plain", Engine())
+    capfd.readouterr()
     side_by_side = run_toys(tmp_path / "loky", engine("loky"))
+    assert capfd.readouterr().err.count("shardgym: about to crash\n") == 3
     for one, other in zip(comparable(side_by_side), comparable(plain), strict=True):
         assert {key: (one[key], other[key]) for key in one if one[key] != other[key]} == {}
     lines = [(tmp_path / name / "records.jsonl").read_text().splitlines() for name in ("plain", "loky")]

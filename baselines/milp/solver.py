@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,8 +70,8 @@ class Milp(IncumbentSearch):
     """
 
     def __init__(self, target_gap: float = 0.02, kicks: int | None = None) -> None:
-        if not 0 <= target_gap < math.inf:
-            raise InputError(f"target_gap must be a number from 0 on, got {target_gap!r}")
+        if not (isinstance(target_gap, numbers.Real) and 0 <= target_gap < 1):
+            raise InputError(f"target_gap: expected a share from 0 to below 1, such as 0.05, got {target_gap!r}")
         self.target_gap = target_gap
         self.kicks = None if kicks is None else check_int("kicks", kicks)
         self.lower_bound_ms: float | None = None

@@ -150,7 +150,12 @@ def say(text: str) -> None:
 
 def answer(as_json: bool, data: Any, text: str) -> None:
     """Print what a command found: data as JSON, or text."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text)
+    print(json_text(data) if as_json else text)
+
+
+def json_text(data: Any) -> str:
+    """Return data as JSON for machines."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def count(number: int, thing: str) -> str:

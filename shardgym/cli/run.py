@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardgym.cli.common import ABOVE_0, NOTATION, answer, aside, json_option, parse_spec, say, takes_engine
+from shardgym.cli.common import ABOVE_0, NOTATION, answer, aside, json_option, json_text, parse_spec, say, takes_engine
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, Result, records_file
@@ -151,10 +151,10 @@ def leaderboard(paths: tuple[str, ...], table_format: str, out: Path | None, as_
     else:
         table = overall(shipped_boards())
         text, page = render_overall(table, table_format), overall_to_dict(table)
-    if out is not None and not as_json:
+    text = json_text(page) if as_json else text
+    if out is not None:
         write_whole(out, text)
-        text = str(out)
-    answer(as_json, page, text)
+    print(text if out is None else out)
     return 0
 
 

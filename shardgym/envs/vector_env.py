@@ -204,6 +204,9 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
             name: given if isinstance(given, list | tuple | np.ndarray) else [given] * self.num_envs
             for name, given in options.items()
         }
+        for name, given in of_each.items():
+            if len(given) != self.num_envs:
+                raise InputError(f"{name}: expected one value, or {self.num_envs}, got {len(given)}")
         drawn = [
             self._single._sampler.pick(self._generator(row), {name: given[row] for name, given in of_each.items()})
             for row in rows.tolist()

@@ -167,7 +167,9 @@ def evaluate(
         else:
             for solver in running:
                 solver.close()
-            open_worker = functools.partial(open_task_worker, run, suite, specs, timeout_s, isolate)
+            open_worker = functools.partial(
+                open_task_worker, run, suite, specs, timeout_s, isolate, _logger.isEnabledFor(logging.INFO)
+            )
         alone = not (judge_cost.deterministic and oracle_cost.deterministic)
         if jobs:
             # Whether tasks may have the suite's name is found out before any is solved.

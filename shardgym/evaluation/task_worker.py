@@ -17,6 +17,7 @@ from shardgym.evaluation.running_solver import Answer, RunningSolver, running_so
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.machine import arithmetic, commit, versions
 from shardgym.plans.plan import ShardingPlan
+from shardgym.progress import log_to_stderr
 from shardgym.tasks.task import ShardingTask
 
 
@@ -127,10 +128,11 @@ class TaskWorker:
 
 @contextmanager
 def open_task_worker(
-    run: RunInfo, suite: TaskSequence, specs: Sequence[SolverSpec], timeout_s: float, isolate: bool | None
+    run: RunInfo, suite: TaskSequence, specs: Sequence[SolverSpec], timeout_s: float, isolate: bool | None, info: bool
 ) -> Iterator[TaskWorker]:
     """Make judge, oracle and solvers of a run in a process of an engine; raises `InputError` for another judge."""
     with ExitStack() as stack:
+        stack.enter_context(log_to_stderr(info=info))
         oracle = stack.enter_context(make_cost(run.oracle, **run.oracle_settings))
         solvers = stack.enter_context(running_solvers(specs, oracle, timeout_s, isolate))
         judge = stack.enter_context(make_cost(run.judge, **run.judge_settings))

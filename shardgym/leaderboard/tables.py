@@ -188,7 +188,7 @@ def _failures(ranking: Ranking) -> list[str]:
         if left_out:
             rules.append(f"Left out: {left_out} of {num_tasks} tasks, for which {BASE} has no plan.")
     if any(row.completeness < 1 for row in ranking.rows):
-        rules.append("Solvers that lack records have no rank: the command of the run resumes it.")
+        rules.append(f"Solvers that lack records have no rank: run them again, with --limit {num_tasks}.")
     if ranking.num_tasks < MIN_TASKS:
         rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
     return rules
@@ -222,6 +222,12 @@ def cautions(board: Board) -> list[str]:
         (bool(versions), f"Records of {', '.join(versions)} come from several versions of the source file."),
         (picked, f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}."),
     ]  # fmt: skip
+    noted = Counter(
+        note for cost in costs if "measured" not in (cost.compute, cost.communication) for note in cost.notes
+    )
+    if noted:
+        notes = "; ".join(f"{note} ({number} records)" for note, number in noted.items())
+        told.append((True, f"Notes of the judge: {notes}."))
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}
     return [*simulated_caution(board), *(sentence for holds, sentence in told if holds), *settings.values()]
 
@@ -238,8 +244,12 @@ def _modelled_exchanges(board: Board) -> str:
 
 
 def simulated_caution(board: Board) -> list[str]:
-    """Say what differences by a simulated judge mean, if it was compared with measured boards."""
+    """Say what differences by a simulated judge mean, if it was compared with measured boards on tasks like these."""
     judge = registered_class(board.run.judge)
+    costs = [result.cost for result in board.results if result.cost is not None and result.cost.feasible]
+    outside = sum(any(note.startswith("outside of ") for note in cost.notes) for cost in costs)
+    if outside > len(costs) / 2:
+        return []
     agreement = shipped_agreement(board.run.hardware) if judge is not None and judge.learned else None
     caution = None if agreement is None else agreement.sentence(board.run.judge_version)
     return [] if caution is None else [caution]

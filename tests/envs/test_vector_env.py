@@ -207,6 +207,7 @@ def test_before_the_first_reset_there_is_nothing_to_do():
         ({"seed": [1, 2]}, "is shorter than"),
         ({"options": {"reset_mask": np.ones(3)}}, "expected 3 booleans"),
         ({"options": {"reset_mask": np.zeros(3, bool)}}, "booleans, at least one of them true"),
+        ({"options": {"task_index": [0, 1]}}, "task_index: expected one value, or 3, got 2"),
         ({"options": {"task_index": 9}}, "task_index 9 is out of range"),
         ({"num_envs": 0}, "num_envs: expected an integer >= 1, got 0"),
         ({"autoreset_mode": "SomeStep"}, "unknown autoreset_mode 'SomeStep': did you mean SameStep"),

@@ -92,6 +92,8 @@ def test_a_judge_that_orders_plans_worse_than_a_repeat_does_makes_a_board_screen
     assert "another measurement 76%." in note
     assert note.endswith("Measured boards lead.") == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
+    board = board_of(tmp_path, {"one": [1.0]}, judge="simulator", notes=("outside of what it was trained on: x",))
+    assert cautions(board) == ["Notes of the judge: outside of what it was trained on: x (1 records)."]
 
 
 def test_agreement_is_read_from_beside_the_weights(tmp_path):

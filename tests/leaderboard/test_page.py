@@ -80,8 +80,10 @@ def test_charts_have_the_solvers_with_all_records_and_their_front(rankings):
 def test_the_command_writes_the_page(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     board_of(tmp_path / "results", {"one": [1.0]})
+    assert main(["leaderboard", "results", "--json", "--out", "board.json"]) == 0
+    assert json.loads((tmp_path / "board.json").read_text())[0]["rows"]
     assert main(["leaderboard", "results", "--format", "html", "--out", "page.html"]) == 0
-    assert capsys.readouterr().out == "page.html\n"
+    assert capsys.readouterr().out == "board.json\npage.html\n"
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 

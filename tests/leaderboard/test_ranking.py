@@ -75,7 +75,7 @@ def test_tasks_of_which_the_base_has_no_plan_are_left_out(tmp_path, of_base):
     assert (ranking.num_tasks, rows["a"].relative, rows["b"].relative) == (1, 0.25, 0.5)
     said = footer(ranking)[1]
     assert f"Left out: 1 of 2 tasks, for which lpt has no {'plan' if of_base else 'record yet'}." in said
-    assert ("the command of the run resumes it" in said) == (of_base is None)
+    assert ("run them again, with --limit 2." in said) == (of_base is None)
 
 
 def test_without_the_base_failures_count_nothing_and_who_failed_has_no_rank(tmp_path):

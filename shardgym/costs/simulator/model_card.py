@@ -66,17 +66,17 @@ class Agreement(Record):
     schema: Literal["shardgym.agreement/2"] = "shardgym.agreement/2"
 
     def sentence(self, version: str) -> str | None:
-        """Say how far a model of this version can be trusted; None when it was not compared.
+        """Say how far a judge of this version can be trusted; None when it was not compared.
 
         A board is called screening when the model's tau is more than `ALLOWANCE` below that of a second measurement.
         """
-        for name, found in self.models.items():
+        for found in self.models.values():
             if found.version == version:
                 again = self.models[REPEAT]
                 facts = (
-                    f"on {self.tasks} tasks ({', '.join(self.hardware)}), Kendall's tau of this {name} with measured "
+                    f"on {self.tasks} tasks ({', '.join(self.hardware)}), Kendall's tau of this judge with measured "
                     f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}; of pairs closer than "
-                    f"{CLOSE:.0%}, the {name} orders {found.close_right:.0%} as measured, {REPEAT} "
+                    f"{CLOSE:.0%}, the judge orders {found.close_right:.0%} as measured, {REPEAT} "
                     f"{again.close_right:.0%}."
                 )
                 if found.kendall_tau < again.kendall_tau - ALLOWANCE:

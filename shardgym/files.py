@@ -15,6 +15,8 @@ from shardgym.errors import InputError
 
 #: Ends the name of a packed file.
 PACKED = ".xz"
+#: Of what is unpacked; no records are larger.
+MAX_BYTES = 2**28
 
 
 def check_file(path: str | Path) -> None:
@@ -27,12 +29,17 @@ def read_bytes(path: str | Path) -> bytes:
     """Return the content of a file, unpacked where its name ends in `.xz`; raises `InputError` when that fails."""
     check_file(path)
     try:
-        content = Path(path).read_bytes()
-        return lzma.decompress(content) if Path(path).suffix == PACKED else content
+        if Path(path).suffix != PACKED:
+            return Path(path).read_bytes()
+        with lzma.open(path) as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except lzma.LZMAError as error:
+    except (EOFError, lzma.LZMAError) as error:
         raise InputError(f"cannot unpack {path}: {error}; expected a records file compressed with xz") from None
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{path} unpacks to more than {MAX_BYTES >> 20} MiB: expected a file of records")
+    return content
 
 
 def read_text(path: str | Path) -> str:

@@ -92,15 +92,16 @@ def commit(folder: Path = Path(__file__).parent) -> str:
     """Return the commit of the checkout that tracks `folder`'s Python files.
 
     Returns:
-        The hash, with "+" when tracked files were modified; "" when the folder is not tracked or git is missing.
+        The hash, with "+" when tracked files of packages were modified; "" when it is not tracked or git is missing.
     """
     # A package that was installed below somebody else's checkout is not tracked by it.
     if not _git(folder, "ls-files", "*.py"):
         return ""
     head = _git(folder, "rev-parse", "HEAD")
-    if not head:
-        return ""
-    return head + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    # Records and pages, which runs and tools write, change no plan.
+    code = (":/shardgym", ":/baselines", ":/neuroshard")
+    is_modified = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", *code)
+    return f"{head}+" if head and is_modified else head
 
 
 def _git(folder: Path, *arguments: str) -> str:

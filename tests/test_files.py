@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardgym import files
 from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, only_writer, read_lines, read_text, write_whole
 
@@ -34,9 +35,6 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path):
         second.__enter__()
     with only_writer(tmp_path / "new"):
         pass
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot create the folder"), only_writer(tmp_path / "file" / "below"):
         pass
@@ -45,7 +43,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 @pytest.mark.parametrize("packed", [False, True])
 def test_lines_are_told_from_one_that_was_cut_off(tmp_path, packed):
     path = tmp_path / ("lines.xz" if packed else "lines")
-    path.write_bytes(lzma.compress(b"one\ntwo\nthr") if packed else b"one\ntwo\nthr")
+    path.write_bytes(lzma.compress(b"one\n") + lzma.compress(b"two\nthr") if packed else b"one\ntwo\nthr")
     assert [(line.number, line.text, line.whole) for line in read_lines(path)] == [
         (1, b"one", True), (2, b"two", True), (3, b"thr", False),
     ]  # fmt: skip
@@ -63,11 +61,14 @@ def test_a_line_that_was_cut_off_is_dropped_before_others_are_appended(tmp_path)
     assert drop_torn_line(path) is None
 
 
-@pytest.mark.parametrize("content", [b"one\ntwo\n" * 9, lzma.compress(b"one\n")[:-9], b"x"])
-def test_a_damaged_packed_file_is_one_line(tmp_path, content):
+@pytest.mark.parametrize(
+    "content", [b"one\ntwo\n" * 9, lzma.compress(b"one\n")[:-9], b"x", lzma.compress(bytes(2**20 + 1))]
+)
+def test_a_packed_file_that_is_damaged_or_too_large_is_one_line(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     path = tmp_path / "lines.xz"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="cannot unpack"):
+    with pytest.raises(InputError, match=r"unpacks to more than 1 MiB" if len(content) > 99 else "cannot unpack"):
         read_lines(path)
 
 

@@ -1,12 +1,10 @@
-"""Versions without imports, the commit of the right checkout, memory that is free, tags of hardware."""
+"""The commit of the right checkout, memory that is free, tags of hardware."""
 
-import platform
 import subprocess
 import sys
 
 import pytest
 
-import shardgym
 from shardgym import machine
 
 
@@ -17,26 +15,22 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A repository with one committed Python file."""
+    """A repository with a package and records."""
     git(tmp_path, "init")
-    (tmp_path / "module.py").write_text("x = 1\n")
+    for folder in ("shardgym", "leaderboards"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "module.py").write_text("x = 1\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
     return tmp_path
 
 
-def test_versions_name_python_and_what_is_installed():
-    found = machine.versions()
-    assert found["python"] == platform.python_version()
-    assert found["shardgym"] == shardgym.__version__
-    assert "numpy" in found
-
-
 def test_the_commit_is_that_of_the_packages_own_checkout(checkout):
-    clean = machine.commit.__wrapped__(checkout)
+    clean = machine.commit.__wrapped__(checkout / "shardgym")
     assert len(clean) == 40
-    (checkout / "module.py").write_text("x = 2\n")
-    assert machine.commit.__wrapped__(checkout) == clean + "+"
+    for folder, end in (("leaderboards", ""), ("shardgym", "+")):
+        (checkout / folder / "module.py").write_text("x = 2\n")
+        assert machine.commit.__wrapped__(checkout / "shardgym") == clean + end
     installed = checkout / "venv" / "package"
     installed.mkdir(parents=True)
     (installed / "module.py").write_text("")
@@ -49,7 +43,7 @@ def test_no_checkout_and_no_git_give_no_commit(tmp_path, checkout, monkeypatch):
     outside.mkdir()
     assert machine.commit.__wrapped__(outside) == ""
     monkeypatch.setenv("PATH", "")
-    assert machine.commit.__wrapped__(checkout) == ""
+    assert machine.commit.__wrapped__(checkout / "shardgym") == ""
 
 
 MEMORY = {

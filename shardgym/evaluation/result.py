@@ -78,7 +78,7 @@ class Result(Record):
         judge_settings: keyword arguments of the judge.
         started: UTC, ISO 8601.
         versions: of shardgym, Python, torch, fbgemm and others that matter.
-        commit: of the checkout, with "+" when it was modified; "" when not run from one.
+        commit: of the checkout, with "+" when its packages were modified; "" when not run from one.
     """
 
     suite: Label

@@ -27,13 +27,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import numpy as np
 from fill_pages import fill
 from tabulate import tabulate
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-from torchrec.distributed.planner import Topology as TorchRecTopology
-from torchrec.distributed.sharding_plan import get_default_sharders
 
 from shardgym import ShardingTask, Topology, load_pool, make_cost, make_solver
 from shardgym.evaluation.solver import warm_up
-from shardgym.torchrec import ShardGymPlanner, from_torchrec, model_from_task, task_from_model
 
 #: Samples of a rank.
 SAMPLES = 512
@@ -48,7 +44,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="run TorchRec's again with this timeout_seconds")
     parser.add_argument("--page", type=Path, help="Markdown page whose block 'scale' is filled")
     options = parser.parse_args()
-    # Processes are forked off, with what was compiled.
+    import shardgym.torchrec  # noqa: F401 - processes are forked off, with what was imported and compiled
+
     warm_up(make_solver("neuroshard_plus"), drawn(2, 2), make_cost("gpu"))
     rows = []
     for tables in options.tables:
@@ -77,13 +74,21 @@ def drawn(tables: int, devices: int) -> ShardingTask:
     return ShardingTask(chosen, Topology.preset("dgx-h100", devices, 2**40), SAMPLES * devices)
 
 
-def constraints_of(task: ShardingTask) -> dict[str, ParameterConstraints]:
-    """Return what both planners know of ids."""
+def constraints_of(task: ShardingTask) -> dict[str, Any]:
+    """Return what both planners know of ids, as TorchRec's `ParameterConstraints`."""
+    from torchrec.distributed.planner import ParameterConstraints
+
     return {table.name: ParameterConstraints(pooling_factors=[table.pooling_factor]) for table in task.tables}
 
 
 def by_torchrec(task: ShardingTask, limit_s: float | None = None) -> Any:
     """Return TorchRec's plan, with its defaults but for the time that it makes proposals."""
+    from torchrec.distributed.planner import EmbeddingShardingPlanner
+    from torchrec.distributed.planner import Topology as TorchRecTopology
+    from torchrec.distributed.sharding_plan import get_default_sharders
+
+    from shardgym.torchrec import model_from_task
+
     topology = TorchRecTopology(
         world_size=task.num_devices,
         compute_device="cuda",
@@ -98,11 +103,15 @@ def by_torchrec(task: ShardingTask, limit_s: float | None = None) -> Any:
 
 def by_shardgym(task: ShardingTask) -> Any:
     """Return our plan, with defaults."""
+    from shardgym.torchrec import ShardGymPlanner, model_from_task
+
     return ShardGymPlanner(task.topology, SAMPLES, constraints_of(task)).plan(model_from_task(task))
 
 
 def measured(plan: Callable[[ShardingTask], Any], task: ShardingTask) -> dict[str, Any]:
     """Return seconds and MiB of a plan, and TorchRec's rating of it in ms; run in a process of its own."""
+    from shardgym.torchrec import from_torchrec, model_from_task, task_from_model
+
     make_cost("gpu").additive()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, wall = time.process_time(), time.monotonic()

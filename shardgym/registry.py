@@ -48,7 +48,7 @@ def _import(kind: str, target: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             reason += " in the current folder and on Python's path"
             if module_name.endswith(".py"):
-                reason += f"; write '{module_name.removesuffix('.py')}:{attribute}'"
+                reason += f"; write '{module_name.removesuffix('.py').replace('/', '.')}:{attribute}'"
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
     if not hasattr(module, attribute):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]

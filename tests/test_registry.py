@@ -47,6 +47,7 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
         ("own_solvers:Frist", r"module 'own_solvers' has no 'Frist': did you mean First\?"),
         ("broken_module:First", "import 'broken_module': ModuleNotFoundError: No module named 'does_not_exist'$"),
         ("nowhere:First", "No module named 'nowhere' in the current folder and on Python's path$"),
+        ("nowhere/own.py:First", "'nowhere/own' in .*; write 'nowhere.own:First'$"),
         ("own_solvers:NoSolver", r"has no method solve\(task, cost, seed\)"),
         ("own_solvers:Abstract", "does not accept settings {}: Can't instantiate abstract class Abstract"),
         ("own_solvers:function", "solver 'own_solvers:function' is a function: expected a class"),

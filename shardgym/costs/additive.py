@@ -301,7 +301,7 @@ class AdditiveCosts(NumberedShards):
         return quantized(self.exact_compute_ms(sums))
 
     def exact_compute_ms(self, sums: Floats) -> Floats:
-        """Return the same, not quantized."""
+        """Return `compute_ms` without quantizing it."""
         latents = sums[..., :-LOADS]
         loads = sums[..., -LOADS:]
         counts = loads[..., SHARDS]
@@ -321,11 +321,11 @@ class AdditiveCosts(NumberedShards):
         return join_phases(compute_ms, self.exchange_times(tasks, compute_ms, sums[..., -LOADS:]))
 
     def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
-        """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""
+        """Return what the slowest of each placement's devices takes in ms, exact, shape (P,); see `per_device_ms`."""
         return self.exact_slowest_ms(tasks, self.exact_compute_ms(sums), sums[..., -LOADS:])
 
     def exact_slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
-        """Return the same from the compute of devices; arguments as `exchange_times`."""
+        """Return `total_ms` from the compute of devices; arguments as `exchange_times`."""
         phases = join_phases(compute_ms, self.exchange_times(tasks, compute_ms, loads))
         device_ms = phases.sum(axis=2)
         hidden = self.are_ids_hidden(tasks)
@@ -334,7 +334,7 @@ class AdditiveCosts(NumberedShards):
         return np.asarray(device_ms.max(axis=1), dtype=np.float64)
 
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
-        """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
+        """Return `total_ms`, quantized, from the compute of devices; arguments as `exchange_times`.
 
         Searches compare it, see `shardgym.costs.ties`.
         """

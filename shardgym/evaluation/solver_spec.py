@@ -76,9 +76,11 @@ def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -
 
     Raises:
         UnknownNameError: a solver that does not exist; the closest names are given.
-        InputError: no solver, one title for different ones, a bad label, or settings that records cannot hold.
+        InputError: no list, no solver, one title for different ones, a bad label, or settings that records cannot hold.
         MissingDependencyError: a registered solver needs an extra that is not installed.
     """
+    if isinstance(solvers, str):
+        raise InputError(f"solvers: expected a list, got {short_repr(solvers)}: write [{short_repr(solvers)}]")
     specs: dict[str, SolverSpec] = {}
     for number, value in enumerate(list(solvers)):
         spec = _check_spec(number, value)

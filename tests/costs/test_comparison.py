@@ -81,20 +81,14 @@ def test_what_was_not_measured_is_not_known(task, changes):
     found = compare(task, plans, (cost(100, **changes), cost(10, **changes)))
     assert (found.verdict, found.limit, found.error) == ("unknown", None, None)
     name = changes.get("cost", "toy")
-    said = (
-        f"The dearer plan costs 900.0% more, which cannot be judged: the error of '{name}' for such plans is not known."
-    )
-    assert found.sentence() == said
+    assert found.sentence().endswith(f"which cannot be judged: the error of '{name}' for such plans is not known.")
     assert found.to_dict() == {"change": pytest.approx(-0.9), "verdict": "unknown", "limit": None, "error": None}
 
 
 def test_noise_of_measurements_counts_where_it_is_larger():
     found = compare(TASK, (WHOLE, CUT), (cost(100, 0.05), cost(90, 0.05)))
     assert found.verdict == "within"
-    assert (
-        found.sentence()
-        == "The dearer plan costs 11.1% more, which is within 2 standard errors of the two measurements."
-    )
+    assert found.sentence().endswith(" 11.1% more, which is within 2 standard errors of the two measurements.")
     assert compare(TASK, (WHOLE, CUT), (cost(100, 0.01), cost(90, 0.01))).verdict == "above"
 
 

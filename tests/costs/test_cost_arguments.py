@@ -55,6 +55,7 @@ def test_settings_make_a_cost_again_and_are_part_of_its_hardware(name, settings,
         ("fbgemm", {"rounds": 1}, "rounds: expected an integer >= 2, got 1"),
         ("fbgemm", {"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
         ("fbgemm", {"timeout_s": float("nan")}, "timeout_s=nan"),
+        ("fbgemm", {"timeout_s": "60"}, "timeout_s='60': expected seconds between 0 and 1e6"),
     ],
 )
 def test_settings_that_make_no_cost_are_refused_with_what_was_expected(name, settings, message):

@@ -143,10 +143,8 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
     ("arguments", "message"),
     [
         ({"suite": "quick-v2"}, "suite: expected tasks with a name, got 'quick-v2'"),
-        (
-            {"solvers": [CountCost]},
-            "solvers[0]: expected a name, 'module:Class', a SolverSpec, or an object with a method solve,",
-        ),
+        ({"solvers": [CountCost]}, "solvers[0]: expected a name, 'module:Class', a SolverSpec, or an object with"),
+        ({"solvers": "random"}, "solvers: expected a list, got 'random': write ['random']"),
         ({"seeds": [0, -1]}, "seed: expected an integer >= 0, got -1"),
         ({"seeds": []}, "no seed was given: name at least one"),
         ({"limit": 0}, "limit: expected an integer >= 1, got 0"),

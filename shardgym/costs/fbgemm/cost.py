@@ -27,7 +27,7 @@ from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.errors import InputError, check_int
+from shardgym.errors import InputError, check_int, short_repr
 from shardgym.machine import cpu_tag, usable_cores
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import format_devices
@@ -112,8 +112,8 @@ class FbgemmCost(CostModel):
         }  # fmt: skip
         for name, number in given.items():
             check_int(name, number, least[name])
-        if not 0 < timeout_s < 1e6:
-            raise InputError(f"timeout_s={timeout_s}: expected seconds between 0 and 1e6")
+        if not (isinstance(timeout_s, int | float) and 0 < timeout_s < 1e6):
+            raise InputError(f"timeout_s={short_repr(timeout_s)}: expected seconds between 0 and 1e6")
         require_fbgemm(device)
         self._device = device
         self.replicas = device == "cpu"  # type: ignore[misc]

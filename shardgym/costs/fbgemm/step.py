@@ -198,7 +198,7 @@ def phases_of(
 
 
 def _typical(parts: Floats) -> Floats:
-    """Return the mean over rounds of the median over a round's steps, shape (D, P).
+    """Return the mean over rounds of the median over a round's steps, shape (D, P); of kernels: `mean_of_medians`.
 
     Rounds differ in the pages that weights lie on and in what else the machine does. Their mean varied less between
     repeats (5 %) than the median over all steps (6 to 7 %) at a load of 8 on two cores.
@@ -259,7 +259,7 @@ def time_shard_sets(
 def mean_of_medians(samples: Floats) -> Floats:
     """Return the mean over steps of the median over rounds, shape (...), from samples of shape (rounds, steps, ...).
 
-    Step i of every round did exactly the same work, other steps did not.
+    Step i of every round did exactly the same work, other steps did not. Of complete steps none did: see `_typical`.
     """
     return np.asarray(np.median(samples, axis=0).mean(axis=0), dtype=np.float64)
 

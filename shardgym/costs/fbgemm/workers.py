@@ -193,7 +193,7 @@ def require_fbgemm(device: str) -> None:
     """Raise `MeasurementError` on systems other than Linux, `MissingDependencyError` when FBGEMM is not installed."""
     if sys.platform != "linux":
         raise MeasurementError(
-            f"measuring needs Linux, to pin processes and shape links, but this is {sys.platform}: use cost "
+            f"measuring needs Linux, to schedule processes and shape links, but this is {sys.platform}: use cost "
             "'roofline' or 'simulator'"
         )
     if importlib.util.find_spec("fbgemm_gpu") is None:

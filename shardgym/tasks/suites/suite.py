@@ -169,6 +169,8 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
 
 @functools.cache
 def _shipped(name: str, verify: bool) -> Suite:
+    if verify and not digests_path(name).exists():
+        raise InputError(f"suite '{name}' has no digests: 'python tools/draw_suite.py digests {name}' writes them")
     digests = tuple(read_text(digests_path(name)).split()) if verify else None
     path = DATA / f"{name}.yaml"
     return _from_spec(path, SuiteSpec.from_dict(read_suite_file(path), str(path)), digests)

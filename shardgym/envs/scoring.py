@@ -14,7 +14,7 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.envs.placements import Placements
 from shardgym.envs.reference import references_ms
 from shardgym.envs.shard_catalog import Placed
-from shardgym.errors import InputError, MeasurementError
+from shardgym.errors import InputError, MeasurementError, check_instance
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 
@@ -167,4 +167,5 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
         return make_cost(cost, **(settings or {})), True
     if settings:
         raise InputError("cost_settings need a cost given by name, got a cost model")
+    check_instance("cost", cost, CostModel)
     return cost, False

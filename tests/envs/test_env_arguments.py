@@ -63,6 +63,7 @@ def test_bad_options_are_input_errors(options, message):
         ({"tasks": [TWO], "max_splits": -1}, "max_splits: expected an integer >= 0, got -1"),
         ({"pool": "synthetic"}, "unknown pool 'synthetic': did you mean synthetic-2022 or synthetic-2021"),
         ({"pool": POOL, "suite": "published-v1"}, "suite 'published-v1' is not drawn at random"),
+        ({"tasks": [TWO], "cost": RooflineCost}, "cost: expected a CostModel, got "),
         ({"flat": True}, "flat: expected different names of numbers and mask, got True"),
         ({"flat": ("obs", "obs")}, "flat: expected different names"),
         ({"pool_tasks": 5}, "pool_tasks needs a pool: give pool"),

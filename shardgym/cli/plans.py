@@ -89,7 +89,7 @@ def show(task_name: str, plan_path: str, cost_name: str | None, as_csv: bool, as
     """Draw a plan: memory, time and the bottleneck device.
 
     With --cost the command draws time, too. "bottleneck" then names the device that the others wait for, or whose
-    exchange takes longest, and says whether its compute or the columns that it sends set it apart. The exit code is 1
+    exchange takes longest, and says whether its compute or the values that it sends set it apart. The exit code is 1
     if the plan is infeasible; its problems are listed.
     """
     task = read_task(task_name)

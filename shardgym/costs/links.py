@@ -21,7 +21,6 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
-from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
 
@@ -34,15 +33,6 @@ from shardgym.tasks.topology import Topology
 #: - ids per sample that come from all devices, columns of pooled output that go to all, and shards in all.
 ROW_COLUMNS, DOMAIN_ROW_COLUMNS, REPLICA_BYTES, GROUP_BYTES, REPLICAS, IDS, COLUMNS, SHARDS = range(8)
 LOADS = 8
-
-
-def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
-    """Return the columns of pooled output that each device has for others, shape (D,); replicas have none."""
-    devices = range(task.num_devices)
-    return np.array(
-        [sum(shard.num_columns for shard in plan.on(d) if not shard.is_replicated(task)) for d in devices],
-        dtype=np.int64,
-    )
 
 
 def samples_per_device(batch_size: int, num_devices: int) -> Ints:
@@ -101,7 +91,7 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
     """Return the time of one all-to-all with aligned start on each device, in ms, shape (..., D).
 
     Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.
-    `widths` are the columns of each device's pooled output, of one plan or of many, shape (..., D).
+    `widths` are the values of each device's output per sample, of one plan or of many, shape (..., D).
     """
     prices = link_prices(topology, batch_size, element_bytes)
     total = widths.sum(axis=-1, keepdims=True)

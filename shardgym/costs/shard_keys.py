@@ -167,3 +167,17 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
     if key.served:
         loads[GROUP_BYTES] = block_bytes(key.rows, key.columns, task.precision_of(table), task.optimizer_of(table))
     return loads
+
+
+def values_sent(task: ShardingTask, shard: Shard) -> float:
+    """Return the values that a shard puts out for a sample; 0 for replicas and tables that the task lacks."""
+    if shard.is_replicated(task) or not task.has_table(shard.table):
+        return 0.0
+    table = task.table(shard.table)
+    pooled = shard.num_columns * table.num_features
+    return pooled if table.is_pooled else shard_loads(task, shard_key(task, shard))[COLUMNS]
+
+
+def output_widths(task: ShardingTask, plan: ShardingPlan) -> list[float]:
+    """Return the values that each device puts out for others per sample, see `values_sent`, shape (D,)."""
+    return [sum(values_sent(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]

@@ -13,12 +13,12 @@ from shardgym.costs.links import (
     exchange_times,
     operators,
     output_exchange_ms,
-    pooled_widths,
     reduce_scatter_ms,
     replica_exchange_ms,
     transfer_ms,
 )
 from shardgym.costs.plan_cost import PHASES
+from shardgym.costs.shard_keys import output_widths
 
 
 def topology(devices, **links):
@@ -53,7 +53,7 @@ def test_an_all_to_all_takes_latency_plus_bytes_over_bandwidth(links, widths, el
 
 def exchanges(toy, compute_ms, placement, *, ids_hidden):
     """Exchanges of a plan of whole tables, by forward and backward compute of its devices."""
-    widths = pooled_widths(toy, ShardingPlan.table_wise(toy, placement))
+    widths = np.array(output_widths(toy, ShardingPlan.table_wise(toy, placement)))
     transfer = transfer_ms(toy.topology, widths, toy.batch_size, 4)
     return exchange_times(np.array(compute_ms), transfer, ids_hidden=ids_hidden)
 
@@ -81,11 +81,13 @@ def test_devices_wait_for_the_busiest_link(ids_hidden, forward_ms, backward_ms):
     assert found.forward_ms == pytest.approx(forward_ms)
 
 
-def test_row_shards_count_with_their_full_width_on_every_device():
-    two = task(2)
+def test_row_shards_count_with_their_full_width_and_tables_with_all_that_they_put_out():
+    """Three features of 8 columns; 5 rows of 4 columns for each sample; replicas put out nothing for others."""
+    tables = EmbeddingTable("a", 100, 8, num_features=3), EmbeddingTable("b", 100, 8, 5.0, pooling="none")
+    two = dataclasses.replace(task(2), tables=(*tables, EmbeddingTable("c", 100, 64)))
     shards = [Shard("a", (0, 50), (0, 8), 0), Shard("a", (50, 100), (0, 8), 1), Shard("b", (0, 100), (0, 4), 0)]
-    plan = ShardingPlan.of(two, [*shards, Shard("b", (0, 100), (4, 8), 1)])
-    assert pooled_widths(two, plan).tolist() == [12, 12]
+    plan = ShardingPlan.of(two, [*shards, Shard("b", (0, 100), (4, 8), 1), Shard.whole(two.tables[2], 0, 1)])
+    assert output_widths(two, plan) == [24 + 20, 24 + 20]
 
 
 #: Inside 1,000 bytes take 1 ms and each start 1 ms; between domains 1,000 bytes take 10 ms and each start 2 ms.

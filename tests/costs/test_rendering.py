@@ -9,10 +9,11 @@ import pytest
 from evaluation_toys import CountCost, toy_tasks
 
 from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.costs.links import pooled_widths, wait_ms
+from shardgym.costs.links import wait_ms
 from shardgym.costs.rendering import render_diff, render_plan
 from shardgym.costs.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.costs.rendering.plan_view import table_changes
+from shardgym.costs.shard_keys import output_widths
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
@@ -129,10 +130,8 @@ def a_task(*, inter_bandwidth):
         EmbeddingTable(f"t{n}", rng.randrange(1000, 100_000), rng.choice(WIDTHS), pooling_factor=rng.uniform(1, 20))
         for n in range(200)
     )
-    topology = Topology(
-        num_devices=8, memory_bytes=2**34, device="a100", fast_domain_size=4,
-        intra_bandwidth=300e9, inter_bandwidth=inter_bandwidth,
-    )  # fmt: skip
+    links = {"intra_bandwidth": 300e9, "inter_bandwidth": inter_bandwidth}
+    topology = Topology(num_devices=8, memory_bytes=2**34, device="a100", fast_domain_size=4, **links)
     return ShardingTask(tables, topology, batch_size=65_536)
 
 
@@ -146,7 +145,7 @@ def lopsided(task, by):
     if "lookups" in by:
         narrow = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[0]]
         device_of |= dict.fromkeys(narrow[-25:], 4)
-    if "columns" in by:
+    if "sent" in by:
         wide = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[-1] and device_of[table.name] != 4]
         device_of |= dict.fromkeys(wide[:6], 7)
     return ShardingPlan.table_wise(task, device_of)
@@ -163,12 +162,12 @@ def best_move(task, plan, table):
     return min(cost.total_ms for cost in ROOFLINE.evaluate(task, others))
 
 
-@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "lookups and columns", 7), (COMPUTE, "lookups", 4)])
+@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "lookups and sent", 7), (COMPUTE, "lookups", 4)])
 def test_moving_a_table_that_is_named_helps(task, by, device):
     """And no table of another device helps more than the best of the named."""
     plan = lopsided(task, by)
     text = " ".join(render_plan(task, plan, ROOFLINE.evaluate(task, [plan])[0], width=4000).split())
-    found = re.search(rf"tables responsible on device {device}: (.*) of its {by.rpartition(' ')[2]}", text)
+    found = re.search(rf"tables responsible on device {device}: (.*) of its (?:values )?{by.rpartition(' ')[2]}", text)
     named = re.findall(r"'(t\d+)'", found[1])
     gained = ms(task, plan) - min(best_move(task, plan, table) for table in named)
     elsewhere = [s.table for s in plan.shards if s.devices[0] != device][::5]
@@ -203,11 +202,11 @@ def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_larg
 def test_a_cost_without_ids_says_by_its_times_when_devices_wait(hardware):
     """On a core, devices wait with the forward compute done; on a GPU, with all compute of a step."""
     cost = make_cost("roofline", hardware=hardware)
-    plan = lopsided(COMPUTE, "lookups and columns")
+    plan = lopsided(COMPUTE, "lookups and sent")
     (found,) = cost.evaluate(COMPUTE, [plan])
     _, forward, forward_comm, backward_comm, backward = found.per_device.T
     busy = forward if hardware == "cpu-core" else forward + backward + backward_comm
-    bottleneck = find_bottleneck(found, pooled_widths(COMPUTE, plan))
+    bottleneck = find_bottleneck(found, output_widths(COMPUTE, plan))
     assert bottleneck.wait_ms == pytest.approx(wait_ms(busy))
     assert bottleneck.exchange_ms == pytest.approx(forward_comm - wait_ms(busy) + backward_comm)
     # On a core all leave with the last one, and what is no wait is the same for all of them.
@@ -219,7 +218,11 @@ def test_a_cost_without_ids_says_by_its_times_when_devices_wait(hardware):
 def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
     """A device that holds little and receives much, e.g. one alone on its node."""
     assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [40, 40, 4]).cause == "other"
-    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "columns"
+    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "sent"
+    copied = dataclasses.replace(THREE, tables=(*THREE.tables, EmbeddingTable("copied", 10, 64)))
+    shards = [*map(Shard.whole, THREE.tables, (0, 1, 2)), Shard.whole(copied.tables[3], 0, 1, 2)]
+    text = render_plan(copied, ShardingPlan.of(copied, shards), cost_of([5, 5, 5], [1, 1, 9]), width=4000)
+    assert "tables responsible on device 2: 't2' 100 % (10 rows x 4 columns) of its values sent" in text
 
 
 def test_devices_that_are_even_are_said_to_be():

@@ -24,9 +24,10 @@ from shardgym.costs.fbgemm.step import mean_of_medians, relative_error, time_sha
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import PRELOADED, Workers, kernel_timer, require_fbgemm, step_ranks
 from shardgym.costs.link_model import shipped_model
-from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
+from shardgym.costs.links import exchange_times, transfer_ms
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
+from shardgym.costs.shard_keys import output_widths
 from shardgym.errors import InputError, check_int, short_repr
 from shardgym.machine import cpu_tag, usable_cores
 from shardgym.plans.plan import ShardingPlan
@@ -273,7 +274,7 @@ class FbgemmCost(CostModel):
                 failed[n] = reasons[0]
                 continue
             times = np.stack([idle if s is None else samples[s] for s in of_plan], axis=2)
-            widths = pooled_widths(task, plans[n])
+            widths = np.array(output_widths(task, plans[n]))
             transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
             of_devices = [note for s in of_plan if s is not None for note in notes.get(s, ())]
             of_links = f"communication from the link model of '{task.topology.interconnect}'"

@@ -15,21 +15,22 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from shardgym.arrays import Floats, Ints
-from shardgym.costs.links import pooled_widths, wait_ms
+from shardgym.arrays import Floats
+from shardgym.costs.links import wait_ms
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.shard_keys import output_widths, values_sent
 from shardgym.errors import format_ranges
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard
 from shardgym.tasks.task import ShardingTask
 
-#: What sets a device apart: its lookups, the columns that it sends, or an exchange that these do not explain.
-Cause = Literal["compute", "columns", "other"]
+#: What sets a device apart: its lookups, the values that it sends, or an exchange that these do not explain.
+Cause = Literal["compute", "sent", "other"]
 
 _EXPLANATIONS: dict[Cause, str] = {
     "compute": "its compute sets it apart",
-    "columns": "the columns that it sends set it apart",
-    "other": "what others send to it sets it apart: it sends no more columns than the mean",
+    "sent": "the values that it sends set it apart",
+    "other": "what others send to it sets it apart: it sends no more values than the mean",
 }
 
 _EVEN_SHARE = 0.01  #: of the step, below which devices count as even
@@ -51,12 +52,12 @@ class Bottleneck(NamedTuple):
     cause: Cause  #: what it has more of than the mean device
 
 
-def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck:
+def find_bottleneck(cost: PlanCost, sent_values: Sequence[float]) -> Bottleneck:
     """Find the device that the step is longest for; of several alike, the one with most compute and exchange.
 
     Args:
         cost: of a feasible plan.
-        columns: that each device holds and sends, shape (D,).
+        sent_values: of a sample, that each device sends, shape (D,).
     """
     ids, forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
@@ -74,7 +75,7 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
     if max(more_compute, more_exchange) <= 0:
         more_compute = compute[device]
         more_exchange = exchange[device]
-    of_exchange: Cause = "columns" if columns[device] >= np.mean(columns) else "other"
+    of_exchange: Cause = "sent" if sent_values[device] >= np.mean(sent_values) else "other"
     cause: Cause = "compute" if more_compute >= more_exchange else of_exchange
     return Bottleneck(device, compute, exchange, wait, float(margins[device]), cause)
 
@@ -119,18 +120,14 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
             f"tables responsible on device {busiest}: {_name_tables(task, plan.on(busiest), 'lookups')}",
         ]
 
-    columns = pooled_widths(task, plan)
-    found = find_bottleneck(cost, columns)
+    sent_values = output_widths(task, plan)
+    found = find_bottleneck(cost, sent_values)
     excess_ms = max(float(times[found.device] - times.mean()) for times in (found.compute_ms, found.exchange_ms))
     is_even = excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
     waited = float(found.wait_ms[cost.slowest_device])
-    waits = (
-        f", waiting {waited:.3f} ms for the outputs of device {(found.wait_ms == 0).argmax()}"
-        if waited >= _SHOWN_MS
-        else ""
-    )
-    slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{waits}"
+    waits = f", waiting {waited:.3f} ms for the outputs of device {(found.wait_ms == 0).argmax()}"
+    slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{waits if waited >= _SHOWN_MS else ''}"
     if is_even and found.margin_ms < _SHOWN_MS:
         return [*lines, slowest, f"bottleneck: no device, {why}"]
     compute, exchange = (
@@ -145,12 +142,11 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         f"its exchange without waiting {exchange}; {why}",
     ]
     if found.cause != "other":
-        named = _name_tables(task, plan.on(found.device), "lookups" if found.cause == "compute" else "columns")
+        named = _name_tables(task, plan.on(found.device), "lookups" if found.cause == "compute" else "values sent")
         lines.append(f"tables responsible on device {found.device}: {named}")
     else:
-        widest = int(columns.argmax())
-        sent = [shard for shard in plan.on(widest) if not shard.is_replicated(task)]
-        lines.append(f"most columns: device {widest}, {_name_tables(task, sent, 'columns')}")
+        widest = sent_values.index(max(sent_values))
+        lines.append(f"most values sent: device {widest}, {_name_tables(task, plan.on(widest), 'values sent')}")
     return lines
 
 
@@ -159,17 +155,17 @@ def _as_times_mean(values: Sequence[float], device: int) -> str:
     return f"{values[device] / mean:.2f} times the mean" if mean else "as on all devices"
 
 
-def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["lookups", "columns"]) -> str:
-    loads = [_values_per_sample(task, shard) if unit == "lookups" else shard.num_columns for shard in shards]
-    total = sum(loads) or 1.0
-    largest = sorted(zip(shards, loads, strict=True), key=lambda pair: -pair[1])
+def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["lookups", "values sent"]) -> str:
+    load_of = _values_per_sample if unit == "lookups" else values_sent
+    loads = [(shard, load) for shard in shards if (load := load_of(task, shard))]
+    total = sum(load for _, load in loads)
     named = [
         f"'{shard.table}' {100 * load / total:.0f} % ({shard.num_rows} rows x {shard.num_columns} columns)"
-        for shard, load in largest[:_MAX_NAMED_TABLES]
+        for shard, load in sorted(loads, key=lambda pair: -pair[1])[:_MAX_NAMED_TABLES]
     ]
-    if len(shards) > _MAX_NAMED_TABLES:
-        named.append(f"{len(shards) - _MAX_NAMED_TABLES} more")
-    return ", ".join(named) + f" of its {unit}" if named else "none, it holds no shard"
+    if len(loads) > _MAX_NAMED_TABLES:
+        named.append(f"{len(loads) - _MAX_NAMED_TABLES} more")
+    return ", ".join(named) + f" of its {unit}" if named else f"none, it has no {unit}"
 
 
 def _values_per_sample(task: ShardingTask, shard: Shard) -> float:

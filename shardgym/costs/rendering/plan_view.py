@@ -9,9 +9,9 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from shardgym.costs.comparison import compare
-from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.rendering.bottleneck import describe_bottleneck, device_loads
+from shardgym.costs.shard_keys import output_widths
 from shardgym.plans.feasibility import format_area, plan_problems
 from shardgym.plans.plan import ShardingPlan
 from shardgym.plans.shard import Shard, format_devices
@@ -104,13 +104,13 @@ def _device_table(
     task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, bar_width: int, has_phases: bool, has_counts: bool
 ) -> str:
     loads = device_loads(task, plan)
-    columns = pooled_widths(task, plan)
+    sent = output_widths(task, plan)
     rows: list[dict[str, str]] = []
     for device, held in enumerate(plan.memory_per_device(task)):
         share = held.total / task.topology.memory_bytes[device]
         cells = {"device": str(device), "shards": str(len(plan.on(device)))}
         if has_counts:
-            cells |= {"columns": str(columns[device]), "values/sample": f"{loads[device]:.0f}"}
+            cells |= {"sent/sample": f"{sent[device]:.0f}", "values/sample": f"{loads[device]:.0f}"}
         if task.step_memory is not None:
             parts = {"weights": held.weights, "optimizer": held.optimizer}
             parts |= {"in flight": held.in_flight, "reserved": held.reserved}

@@ -98,7 +98,7 @@ def test_one_kind_may_be_missing_and_roles_need_samples_of_the_other(made_up_row
         return made_up_rows | {kind: [row for row in made_up_rows[kind] if row["role"] != role]}
 
     assert load_data(write_samples(tmp_path / "b", without("judge"))).trainable_roles() == ["oracle"]
-    with pytest.raises(InputError, match="expected at least 2 samples of role 'test' of each kind"):
+    with pytest.raises(InputError, match="role 'test' needs 2 samples of each kind, got 0"):
         load_data(write_samples(tmp_path / "c", without("test")))
 
 

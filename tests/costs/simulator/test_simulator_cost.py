@@ -9,9 +9,9 @@ import pytest
 
 from shardgym import InputError, ShardingPlan, Topology, make_cost
 from shardgym.cli import main
-from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
+from shardgym.costs.links import exchange_times, transfer_ms
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.shard_keys import PlanBatch
+from shardgym.costs.shard_keys import PlanBatch, output_widths
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import load_weights, save_weights
 from shardgym.errors import UnknownNameError
@@ -190,7 +190,7 @@ def test_exchanges_are_those_of_the_links_and_ids_are_hidden(compute_model, role
     cost = make_cost("simulator", weights=compute_model, role=role)
     for plan, found in zip(plans, cost.evaluate(task, plans), strict=True):
         assert (found.compute, found.communication) == ("predicted", "modelled")
-        transfer = transfer_ms(task.topology, pooled_widths(task, plan), task.batch_size, 4)
+        transfer = transfer_ms(task.topology, np.array(output_widths(task, plan)), task.batch_size, 4)
         expected = exchange_times(found.per_device[:, [1, 4]], transfer, ids_hidden=True)
         np.testing.assert_allclose(found.per_device[:, 2], expected.forward_ms, rtol=1e-12)
         np.testing.assert_allclose(found.per_device[:, 3], expected.backward_ms, rtol=1e-12)

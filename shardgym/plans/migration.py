@@ -18,7 +18,7 @@ from shardgym.plans.plan import ShardingPlan
 from shardgym.tasks.task import ShardingTask, block_bytes, exact_bytes, format_bytes
 from shardgym.tasks.topology import Topology
 
-#: What a move crosses: the links of a fast domain, those between domains, or the bus of one device to its host.
+#: What a move crosses: the links of a fast domain, those between domains, or what is inside of one host.
 Link = Literal["intra", "inter", "host"]
 LINKS: tuple[Link, ...] = get_args(Link)
 
@@ -50,7 +50,7 @@ class Migration:
     def transfer_ms(self, topology: Topology) -> float:
         """Return how long the moves take if all devices send and receive at once, in ms.
 
-        That is the time of the busiest direction of the busiest link. Moves between a device and its host, start-up
+        That is the time of the busiest direction of the busiest link. Moves to and from the memory of hosts, start-up
         times and what loads or writes checkpoints are left out.
         """
         loads = np.zeros((2, 2, topology.num_devices))
@@ -66,11 +66,11 @@ class Migration:
         """Say what moves, over which links, and how long that takes at least."""
         if not self.bytes:
             return "nothing moves"
-        names = {"intra": "within fast domains", "inter": "between domains", "host": "between hosts and their devices"}
+        names = {"intra": "within fast domains", "inter": "between domains", "host": "through the memory of hosts"}
         parts = [f"{format_bytes(size)} {names[link]}" for link, size in self.bytes_by_link.items() if size]
         return (
             f"{exact_bytes(self.bytes)} move: {', '.join(parts)}; at least {self.transfer_ms(topology):.1f} ms on "
-            "idle links"
+            f"idle links{', not counting the buses of hosts' if self.bytes_by_link['host'] else ''}"
         )
 
 
@@ -120,12 +120,13 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
                 if destination in part.devices and shard.memory == part.memory:
                     continue
                 source = _nearest(part.devices, destination, domain, sent)
+                same_host = task.topology.host_of(source) == task.topology.host_of(destination)
                 link: Link = "intra" if source // domain == destination // domain else "inter"
+                link = "host" if same_host and "host" in (shard.memory, part.memory) else link
                 table = task.table(shard.table)
                 size = block_bytes(
                     rows[1] - rows[0], columns[1] - columns[0], task.precision_of(table), task.optimizer_of(table)
                 )
-                link = "host" if source == destination else link
                 sent[source] += size
                 totals[link] += size
                 moves.append(Move(shard.table, rows, columns, source, destination, size, link))

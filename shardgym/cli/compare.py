@@ -188,7 +188,7 @@ def _text(result: Comparison, output: Path) -> str:
     ranks = count(result.task.num_devices, "rank")
     rounds = count(len(result.plans[0].round_ms), "round")
     half = max(plan.half_width for plan in result.plans[1:])
-    why = f"half-width {half:.3f}" if result.ended == "within" else f"{result.minutes:g} minutes are over"
+    why = f"half-width {half:.3f}" if result.ended == "within" else f"the {result.minutes:g} min are over"
     base = max(result.plans[0].predicted_rank_ms, default=0.0)
     plans, of_ranks = [], []
     for plan in result.plans:

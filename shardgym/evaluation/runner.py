@@ -91,8 +91,8 @@ def evaluate(
     if not checked:
         raise InputError("no seed was given: name at least one")
     checked_seeds = tuple(dict.fromkeys(checked))
-    _check_seconds("time_limit_s", time_limit_s)
-    _check_seconds("timeout_s", timeout_s)
+    check_seconds("time_limit_s", time_limit_s)
+    check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
     doing = make_engine(engine) if isinstance(engine, str) else engine
     if track is not None or (judge is None and oracle is None):
@@ -224,7 +224,7 @@ def _check_suite(suite: TaskSequence, limit: int | None) -> int:
     return limit
 
 
-def _check_seconds(name: str, seconds: float | None) -> None:
+def check_seconds(name: str, seconds: float | None) -> None:
     """Raise `InputError` unless the time is None or a number of seconds above 0."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):

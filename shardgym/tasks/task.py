@@ -100,8 +100,8 @@ class ShardingTask(Record):
             it gets one row back for each, as with TorchRec's `use_index_dedup`. For a pooled table it also sends, for
             each lookup, which id it is; TorchRec does not have this.
         group_sync_interval: steps after which groups of 2D parallelism exchange weights and optimiser states:
-            TorchRec's `dmp_collection_sync_interval_batches`. If it is given, solvers may choose plans in groups. None:
-            they choose none, and groups exchange after every step.
+            TorchRec's `dmp_collection_sync_interval_batches`. With it, solvers may choose groups if devices have equal
+            memory and there is no `step_memory`. None: they choose none, and groups exchange after every step.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})

@@ -283,7 +283,7 @@ def _results(
                     statistics.geometric_mean(statistics.median(t.step_ms) for t in rank) for rank in of_ranks
                 ),
                 phases_ms=tuple(tuple(np.median([t.phases_ms for t in rank], axis=0).tolist()) for rank in of_ranks),
-                peak_bytes=tuple(max(turn.peak_bytes for turn in rank) for rank in of_ranks),
+                peak_bytes=tuple(max(0, *(turn.peak_bytes for turn in rank)) for rank in of_ranks),
                 ratio=ratio,
                 low=low if found else None,
                 high=high if found else None,

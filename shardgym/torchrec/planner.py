@@ -25,6 +25,7 @@ from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.torchrec_steps import step_costs
 from shardgym.errors import NO_PLAN, InputError, check_int
+from shardgym.evaluation.runner import check_seconds
 from shardgym.evaluation.solver import Solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags
@@ -147,6 +148,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._oracle = make_cost(oracle) if isinstance(oracle, str) else oracle
         self._calibration = None if settings.calibration is None else Calibration.of_result(settings.calibration)
         check_int("seed", settings.seed)
+        check_seconds("time_limit_s", settings.time_limit_s)
         self.last: Planned | None = None
 
     def plan(self, module: nn.Module, sharders: list[ModuleSharder] | None = None) -> TorchRecPlan:
@@ -218,14 +220,14 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             remarks += _device_remarks(theirs, topology, self._oracle)
             if settings.reserve is None:
                 remarks += _memory_remarks(task, plan)
-        for remark in remarks:
+        self.last = Planned(task, plan, step_costs(cost, task, [plan])[0])
+        for remark in [*remarks, *self.last.cost.notes]:
             _logger.warning(remark)
         if in_host := list(dict.fromkeys(shard.table for shard in plan.shards if shard.memory == "host")):
             asked = {name for name, of in constraints.items() if any("uvm" in one for one in of.compute_kernels or ())}
             level = logging.INFO if asked.issuperset(in_host) else logging.WARNING
             room = min(topology.memory_bytes)
             _logger.log(level, "rows in the memory of hosts (devices have %d bytes): %s", room, ", ".join(in_host))
-        self.last = Planned(task, plan, step_costs(cost, task, [plan])[0])
         if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last, cost, rules)):
             _logger.info(gain)
         return sharding_plan

@@ -174,12 +174,12 @@ def export_plan(
         path, name = split_name(table.name)
         modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = shardings[table.name]
     notes += _training_notes(cuts, task)
-    # What the job must tell TorchRec about its processes.
     if plan.group_size is not None:
         nodes = f", node_group_size={block}" if block else ""
         notes.append(
             f"the plan is for one group: give it to DMPCollection with sharding_group_size={plan.group_size}"
-            f"{nodes} and use_inter_host_allreduce=True"
+            f"{nodes} and use_inter_host_allreduce=True, and give the training pipeline "
+            f"dmp_collection_sync_interval_batches={task.group_sync_interval or 1}"
         )
     elif block not in (0, ranks.per_host):
         notes.append(
@@ -197,7 +197,7 @@ def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
         one, other = members[pooled.index(True)].name, members[pooled.index(False)].name
         raise InputError(
             f"tables '{one}' and '{other}' are in one collection, and only the first is pooled: TorchRec has a "
-            "collection for each kind; give them different paths"
+            "collection for each kind; name them 'COLLECTION.TABLE', with one for each"
         )
     return not any(pooled)
 

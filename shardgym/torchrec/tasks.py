@@ -20,7 +20,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.costs.devices import DEVICES
-from shardgym.errors import InputError, check_int
+from shardgym.errors import InputError, check_instance, check_int
 from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.tables.bags import Bags
@@ -135,6 +135,8 @@ def import_model(
             f"batch_size {batch_size}: all {topology.num_devices} ranks of a TorchRec job have the same number of "
             f"samples: give a multiple of {topology.num_devices}"
         )
+    if reserve is not None:
+        check_instance("reserve", reserve, Reserve, "give Reserve(share=...) for a share of the memory")
     tables = model_tables(model, collections)
     for table in tables:
         _check_table(table)
@@ -279,8 +281,7 @@ def _carried_bytes(task: ShardingTask, carried_bytes: int | Sequence[int]) -> tu
     devices = task.num_devices
     given = carried_bytes if isinstance(carried_bytes, Sequence) else [carried_bytes] * devices
     if len(given) != devices:
-        expected = f"expected one number, or one for each of {devices} devices"
-        raise InputError(f"carried_bytes: {expected}, got {len(given)}")
+        raise InputError(f"carried_bytes: expected a number, or a list of {devices}, got a list of {len(given)}")
     return tuple(check_int("carried_bytes", one) for one in given)
 
 

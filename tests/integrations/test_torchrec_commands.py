@@ -85,11 +85,8 @@ def test_from_a_model_to_a_sharding_plan_and_back(capsys):
     assert {str(placement) for placement in placements} <= {f"rank:{rank}/cuda:{rank}" for rank in range(4)}
     assert main(["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]) == 0
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
-    others = {
-        "plan.json": "a plan of ShardGym: 'shardgym plan show' reads it\n",
-        "task.json": "a task: give it as TASK\n",
-    }
-    for name, what in others.items():
+    ours = "plan.json", "a plan of ShardGym: 'shardgym plan show TASK PLAN' reads it\n"
+    for name, what in (ours, ("task.json", "a task: give it as TASK\n")):
         assert main(["plan", "import", "task.json", name, "-o", "third.json"]) == 2
         assert f"{name}: expected a plan of TorchRec, got {what}" in capsys.readouterr().err
 

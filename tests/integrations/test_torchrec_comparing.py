@@ -53,7 +53,7 @@ def measured(monkeypatch, spread):
         return TurnOfRank([ms] * 3, [1.0, 2.0, 0.5, 0.5, 3.0], 1000)
 
     def gathered(found, own):
-        other = TurnOfRank([ms / 2 for ms in own[0].step_ms], [2.0, 1.0, 0.5, 0.75, 2.0], 2000)
+        other = TurnOfRank([ms / 2 for ms in own[0].step_ms], [2.0, 1.0, 0.5, 0.75, 2.0], -2000)
         found[:] = [own, (other, 1e9)]
 
     kept = []
@@ -73,8 +73,8 @@ def test_it_ends_when_all_intervals_are_narrow(monkeypatch):
     check_result(result, 2, MIN_ROUNDS)
     assert (result.ended, result.notes, kept) == ("within", ("a note",), [1, 2, 3, 4])
     even, odd = result.plans
-    # The slowest rank counts.
-    assert (even.round_ms, even.peak_bytes, even.rank_ms) == ((10.0,) * 4, (1000, 2000), pytest.approx((10.0, 5.0)))
+    # The slowest rank counts; a process may give memory back.
+    assert (even.round_ms, even.peak_bytes, even.rank_ms) == ((10.0,) * 4, (1000, 0), pytest.approx((10.0, 5.0)))
     assert odd.ratio == pytest.approx(1.5, abs=0.002)
     assert result.sentence().startswith("'even' is faster than 'odd': a step takes 33.")
 

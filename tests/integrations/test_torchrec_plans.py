@@ -187,6 +187,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkey
         Shard.whole(two_hosts.table("towers.items.id"), 1),
     ]
     of_groups = [dataclasses.replace(shard, devices=(shard.devices[0], shard.devices[0] + 2)) for shard in shards]
+    two_hosts = dataclasses.replace(two_hosts, group_sync_interval=7)
     plan = ShardingPlan.of(two_hosts, of_groups, group_size=2)
     exported = to_torchrec(plan, two_hosts, Toy())
     assert {name: (t.sharding_type, t.ranks) for name, t in exported.plan["users"].items()} == {
@@ -194,7 +195,7 @@ def test_a_plan_for_groups_leaves_as_that_of_one_group(two_hosts, caplog, monkey
     }  # fmt: skip
     assert caplog.messages == [
         "the plan is for one group: give it to DMPCollection with sharding_group_size=2 and "
-        "use_inter_host_allreduce=True"
+        "use_inter_host_allreduce=True, and give the training pipeline dmp_collection_sync_interval_batches=7"
     ]
     assert from_torchrec(exported, two_hosts, group_size=2) == plan
     # What DMPCollection makes of it on a rank: the plan of that rank's group. Itself it needs GPUs.

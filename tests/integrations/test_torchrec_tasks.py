@@ -166,10 +166,6 @@ def test_what_devices_carry_is_taken_off_their_memory():
     assert imported.task.topology.memory_bytes == (2**20 - 1000, 2**20)
     both = import_model(Toy(), topology(), 64, carried_bytes=1000, reserve=Reserve(0.0, 0.0, 0.0, 24))
     assert both.reserved_bytes == (1024, 1024)
-    with pytest.raises(InputError, match="carried_bytes: expected one number, or one for each of 2 devices, got 3"):
-        import_model(Toy(), topology(), 64, carried_bytes=[1, 2, 3])
-    with pytest.raises(InputError, match="carried_bytes: expected an integer >= 0, got -1"):
-        import_model(Toy(), topology(), 64, carried_bytes=-1)
 
 
 def test_a_reserve_leaves_less_memory_to_tables():
@@ -290,6 +286,9 @@ def _shared_collection():
         (Toy(), {"pooling_factors": [1, 1, -1]}, r"table 'towers.items.id': .*pooling_factor: Input should be"),
         (Toy(), {"pooling_factors": [1, 1, 1], "sample": {}}, "give one of them"),
         (Toy(), {"optimizer": "adamw"}, "optimizer: Input should be"),
+        (Toy(), {"carried_bytes": [1, 2, 3]}, "carried_bytes: expected a number, or a list of 2, got a list of 3"),
+        (Toy(), {"carried_bytes": -1}, "carried_bytes: expected an integer >= 0, got -1"),
+        (Toy(), {"reserve": 0.15}, r"reserve: expected a Reserve, got float 0\.15; give Reserve\(share"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(model, options, message):

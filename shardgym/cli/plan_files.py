@@ -29,7 +29,7 @@ _PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
 #: What files are, by their schema, and what to do with one that stands in the place of another.
 _FILES = {
-    "shardgym.plan": ("a plan of ShardGym", "'shardgym plan show' reads it"),
+    "shardgym.plan": ("a plan of ShardGym", "'shardgym plan show TASK PLAN' reads it"),
     "shardgym.task": ("a task", "give it as TASK"),
     "shardgym.torchrec_plan": ("a plan of TorchRec", "convert it with 'shardgym plan import'"),
 }
@@ -39,7 +39,9 @@ def read_task(text: str) -> ShardingTask:
     """Read a task from a file, or from a suite by SUITE/INDEX."""
     match = re.fullmatch(r"([^/]+)/([0-9]{1,9})", text)
     if match is None or Path(text).exists():
-        return ShardingTask.load(text)
+        if text.lower().endswith(".csv"):
+            raise InputError(f"{text}: expected a task, which is first; 'shardgym import-tables' makes one of tables")
+        return ShardingTask.from_dict(read_file_of(text, "shardgym.task"), text)
     suite, index = load_suite(match[1]), int(match[2])
     if index >= len(suite):
         raise InputError(f"suite '{suite.name}' has tasks 0 to {len(suite) - 1}, not {index}")
@@ -131,7 +133,7 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
                 bounds = [int(row[column]) for column in _BOUNDS if row.get(column)]
                 devices = [int(device) for device in row["devices"].split()]
             except ValueError as error:
-                raise InputError(f"{where}: expected integers for devices, rows and columns: {error}") from None
+                raise InputError(f"{where}: expected integers, with blanks between devices: {error}") from None
             if len(bounds) not in (0, len(_BOUNDS)):
                 raise InputError(f"{where}: expected all of {','.join(_BOUNDS)}, or none for a whole table")
             shards.append(_shard(where, task, row["table"], devices, bounds))

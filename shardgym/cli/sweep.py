@@ -89,6 +89,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 @click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stop the solver.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder of results (default: results/sweep-MODEL).")
+@click.option("--resume", type=click.Choice(["missing", "all"]), default="missing", help="As for `run`.")
 @takes_engine
 @json_option
 def sweep_machines(

@@ -116,6 +116,7 @@ def import_tables(
             pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
         )
         text = write_task(output, content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
+        text += "" if batch_size else f"\nbatch size: {pool.batch_size} (no --batch-size)"
     for name in sparse:
         say(
             f"shardgym: warning: feature '{name}' gets {found[name].rows:,} rows (largest id + 1) for at most "

@@ -49,14 +49,14 @@ class DataSet(NamedTuple):
         """Return the samples of one role."""
         return self.compute.of(role), self.steps.of(role)
 
-    def has(self, role: str, least: int) -> bool:
-        """Say whether a role has enough distinct samples of every kind that there is."""
+    def fewest(self, role: str) -> int:
+        """Return how many distinct samples a role has, of the kind with fewest of those that there are."""
         kinds = [samples for samples in (self.compute, self.steps.compute) if len(samples)]
-        return all(len(np.unique(samples.content[samples.role == role])) >= least for samples in kinds)
+        return min((len(np.unique(samples.content[samples.role == role])) for samples in kinds), default=0)
 
     def trainable_roles(self) -> list[Role]:
         """Return the roles that have enough samples."""
-        return [role for role in ROLES if self.has(role, LEAST_SAMPLES)]
+        return [role for role in ROLES if self.fewest(role) >= LEAST_SAMPLES]
 
 
 def load_data(*folders: Path) -> DataSet:
@@ -96,8 +96,8 @@ def load_data(*folders: Path) -> DataSet:
         settings={names[path]: info.settings for path, info in infos.items()},
     )
     for role, least in (("oracle", LEAST_SAMPLES), ("test", LEAST_TESTS)):
-        if not data.has(role, least):
-            raise InputError(f"{folders[0]}: expected at least {least} samples of role '{role}' of each kind")
+        if (found := data.fewest(role)) < least:
+            raise InputError(f"{folders[0]}: role '{role}' needs {least} samples of each kind, got {found}")
     return data
 
 

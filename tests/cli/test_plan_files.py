@@ -33,9 +33,10 @@ def test_the_same_plan_in_every_form(here, name, text):
     assert read_plan(name, TASK) == HALVES
 
 
-def test_cut_tables_come_back_from_csv(here):
+def test_cut_tables_come_back_from_csv(here, output_of):
     (here / "plan.csv").write_text(plan_to_csv(TASK, CUT))
     assert read_plan("plan.csv", TASK) == CUT
+    assert "plan.csv: expected a task, which is first;" in output_of(["plan", "show", "plan.csv", "task.json"], 2).err
 
 
 BAD = [
@@ -52,7 +53,7 @@ BAD = [
     ("plan.csv", "t0,0\nt1,0\n", "expected the columns table,devices or .*, got t0,0"),
     ("plan.csv", "table,devices,first_row\nt0,0,0\n", "line 2: expected all of first_row,end_row"),
     ("plan.csv", "table,devices\nt0,0\nt1\n", r"line 3: expected 2 cells \(table,devices\)"),
-    ("plan.csv", "table,devices\nt0,gpu0\n", "line 2: expected integers for devices, rows and columns: .*'gpu0'"),
+    ("plan.csv", "table,devices\nt0,gpu0\n", "line 2: expected integers, with blanks between devices: .*'gpu0'"),
     ("plan.csv", plan_to_csv(TASK, CUT).replace("5,10", "5,5"), "line 6, table 't3': .* expected start < end"),
     ("plan.csv", 'table,devices\n"t0,0\n', "not valid CSV"),
 ]  # fmt: skip

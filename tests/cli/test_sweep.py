@@ -44,13 +44,11 @@ def test_tasks_are_swept(capsys, output_of):
     page = json.loads(capsys.readouterr().out)
     assert page["machines"][0]["batch_size"] == 64
     assert page["records"] == "results/sweep-task/records.jsonl"
-    per_device = ["--batch-per-device", "10", "--devices", "2,4", "--out", "other"]
-    assert main(["sweep", "task.json", "--gpus", "a100", *per_device, "--solver", "lpt", "--json"]) == 0
+    per_device = ["--batch-per-device", "10", "--devices", "2,4", "--solver", "lpt", "--json"]
+    assert "or --resume all to start" in output_of(["sweep", "task.json", "--gpus", "a100", *per_device], 2).err
+    assert main(["sweep", "task.json", "--gpus", "a100", *per_device, "--resume", "all"]) == 0
     assert [one["batch_size"] for one in json.loads(capsys.readouterr().out)["machines"]] == [20, 40]
-    for name, message in (
-        ("nothing", "unknown pool 'nothing'"),
-        ("test_sweep:model", "a model has no batch size; give --batch-size or --batch-per-device"),
-    ):
+    for name, message in (("nothing", "unknown pool 'nothing'"), ("test_sweep:model", "has no batch size; give --b")):
         assert message in output_of(["sweep", name, "--gpus", "h100", "--devices", "2"], 2).err
 
 

@@ -164,13 +164,13 @@ def test_json_may_be_a_list_or_an_object(write):
     ("row", "message"),
     [
         ("user,-5,64,1,,", r"mine\.csv, line 2: num_embeddings"),
-        ("user,1e6,64,1,,", r"line 2, num_embeddings: expected a number, got '1e6'"),
+        ("user,1e6,64,1,,", r"line 2, num_embeddings: expected a whole number, got '1e6'"),
         ("user,10,64,1,,5", r"line 2: ids\.zipf\.s"),
         ("user,10,64", r"line 2: expected 6 cells"),
         ("user,10,64,1,,,7", r"line 2: expected 6 cells"),
         ("user,10,64,1,,\nuser,10,64,1,,", r"mine\.csv: .*'user' occurs more than once"),
         ('"user,10,64,1,,', r"mine\.csv: not valid CSV"),
-        ("", "mine.csv: tables"),
+        ("", "mine.csv: expected a table on each line below the header, got none"),
     ],
 )
 def test_a_bad_csv_row_is_named_by_file_line_and_field(write, row, message):

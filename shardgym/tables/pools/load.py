@@ -186,6 +186,8 @@ def _csv_tables(path: str | Path, text: str) -> tuple[EmbeddingTable, ...]:
             tables.append(EmbeddingTable.from_dict(_fields(place, row), place))
     except csv.Error as error:
         raise InputError(f"{path}: not valid CSV ({error})") from None
+    if not tables:
+        raise InputError(f"{path}: expected a table on each line below the header, got none")
     return tuple(tables)
 
 
@@ -197,6 +199,7 @@ def _fields(place: str, row: dict[str, str]) -> dict[str, Any]:
             if column in fields:
                 fields[column] = number(fields[column])
         except ValueError:
-            raise InputError(f"{place}, {column}: expected a number, got '{fields[column]:.40}'") from None
+            kind = "a whole number" if number is int else "a number"
+            raise InputError(f"{place}, {column}: expected {kind}, got '{fields[column]:.40}'") from None
     zipf = {field: fields.pop(column) for column, field in _OF_ZIPF.items() if column in fields}
     return fields | ({"ids": {"kind": "zipf", **zipf}} if zipf else {})

@@ -16,10 +16,7 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 #: Instructions by which FBGEMM chooses its kernels (`src/Utils.cc` there), the widest first, and the flags of each.
-_DISPATCHED = {
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
-    "avx2": frozenset({"avx2", "fma"}),
-}
+_DISPATCHED = {"avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}), "avx2": frozenset({"avx2", "fma"})}
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 _GIT_TIMEOUT_S = 20

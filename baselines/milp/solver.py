@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,7 +69,7 @@ class Milp(IncumbentSearch):
     """
 
     def __init__(self, target_gap: float = 0.02, kicks: int | None = None) -> None:
-        if not (isinstance(target_gap, numbers.Real) and 0 <= target_gap < 1):
+        if not (isinstance(target_gap, float | int) and 0 <= target_gap < 1):
             raise InputError(f"target_gap: expected a share from 0 to below 1, such as 0.05, got {target_gap!r}")
         self.target_gap = target_gap
         self.kicks = None if kicks is None else check_int("kicks", kicks)

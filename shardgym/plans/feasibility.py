@@ -29,10 +29,7 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
     if group_size is not None and task.num_devices % group_size:
         return [f"group_size {group_size} does not divide the {task.num_devices} devices of the task", *problems]
     if group_size == 1 < task.num_devices:
-        return [
-            "group_size 1 is data parallel: leave it out, and put every table on all devices",
-            *problems,
-        ]
+        return ["group_size 1 is data parallel: leave it out, and put every table on all devices", *problems]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
     known = [shard for shard in shards if shard.table in pieces]  # nothing else can be checked for unknown tables
     for shard in known:

@@ -24,13 +24,7 @@ from shardgym.torchrec.sharding_plan import (
     import_plan,
     to_torchrec,
 )
-from shardgym.torchrec.tasks import (
-    ImportedTask,
-    Reserve,
-    import_model,
-    task_from_model,
-    topology_from_torchrec,
-)
+from shardgym.torchrec.tasks import ImportedTask, Reserve, import_model, task_from_model, topology_from_torchrec
 
 __all__ = [
     "ExportedPlan",

@@ -30,14 +30,7 @@ from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
 from shardgym.tables.table import EmbeddingTable, Precision
 from shardgym.tasks.task import ShardingTask
-from shardgym.torchrec.following import (
-    ROW_KINDS,
-    RUN_BY_TORCHREC,
-    Rule,
-    can_be_on,
-    is_one_of,
-    run_by_torchrec,
-)
+from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_by_torchrec
 from shardgym.torchrec.model_tables import ModelTable, join_name, split_name
 from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 from shardgym.torchrec.table_cuts import RIGHT_MEANS

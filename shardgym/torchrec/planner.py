@@ -307,10 +307,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         return cost, codecs_not_followed(sharders, why)
 
     def collective_plan(
-        self,
-        module: nn.Module,
-        sharders: list[ModuleSharder] | None = None,
-        pg: dist.ProcessGroup | None = None,
+        self, module: nn.Module, sharders: list[ModuleSharder] | None = None, pg: dist.ProcessGroup | None = None
     ) -> TorchRecPlan:
         """Plan on the first rank of a process group, and return the plan, or raise the error, on all ranks.
 

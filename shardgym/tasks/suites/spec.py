@@ -346,8 +346,7 @@ class SuiteSpec(Record):
     judge: CostField
     oracle: CostField
     tasks: Annotated[
-        DrawnTasks | SequenceTasks | MixedTasks | DriftTasks | PublishedTasks | ListedTasks,
-        Field(discriminator="kind"),
+        DrawnTasks | SequenceTasks | MixedTasks | DriftTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")
     ]
     solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"

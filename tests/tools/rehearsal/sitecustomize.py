@@ -50,8 +50,5 @@ def join_by_gloo(module):
     torch.cuda.empty_cache = torch.cuda.reset_peak_memory_stats = lambda: None
 
 
-STAND_INS = {
-    "shardgym.costs.fbgemm.cuda": time_by_the_wall,
-    "shardgym.costs.fbgemm.step_rank": join_by_gloo,
-}
+STAND_INS = {"shardgym.costs.fbgemm.cuda": time_by_the_wall, "shardgym.costs.fbgemm.step_rank": join_by_gloo}
 sys.meta_path.insert(0, Finder())

@@ -221,8 +221,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             if settings.reserve is None:
                 remarks += _memory_remarks(task, plan)
         self.last = Planned(task, plan, step_costs(cost, task, [plan])[0])
-        for remark in [*remarks, *self.last.cost.notes]:
+        for remark in remarks:
             _logger.warning(remark)
+        for note in self.last.cost.notes:
+            _logger.info("note on the cost: %s", note)
         if in_host := list(dict.fromkeys(shard.table for shard in plan.shards if shard.memory == "host")):
             asked = {name for name, of in constraints.items() if any("uvm" in one for one in of.compute_kernels or ())}
             level = logging.INFO if asked.issuperset(in_host) else logging.WARNING

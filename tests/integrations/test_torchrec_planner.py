@@ -90,7 +90,7 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(given, device, cost,
     # Nobody said that the devices are of this kind.
     is_default = isinstance(given, TorchRecTopology) and given.intra_host_bw == TorchRecTopology(2, "cpu").intra_host_bw
     said = {"v100": "the plan is for GPUs like 'v100'", "cpu-core": "the plan is for CPUs with links of 644 GB/s"}
-    said["l40s"] = "gpu was validated against published kernels of v100"  # a note of the cost
+    said["l40s"] = "note on the cost: gpu was validated against published kernels of v100"
     assert [remark.partition(",")[0] for remark in remarks] == [said.get(device)] * (is_default or device == "l40s")
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())

@@ -34,7 +34,9 @@ def said(folder, code: str) -> list[str]:
 
 def test_it_is_said_once_and_not_when_machine_code_is_kept(tmp_path):
     (tmp_path / "toy.py").write_text(FUNCTIONS)
-    assert said(tmp_path, BESIDE) == [f"{SAID}, once; later runs load the machine code from disk"]
+    assert said(tmp_path, BESIDE) == [
+        f"{SAID}, once for each kind of search; later runs load the machine code from disk"
+    ]
     assert said(tmp_path, BESIDE) == []
 
 

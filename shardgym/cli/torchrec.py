@@ -12,6 +12,7 @@ import click
 from shardgym.cli.common import ABOVE_0, answer, by_name, count, for_names, json_option, say, takes_topology, writes
 from shardgym.cli.plan_files import TASK_AND_PLAN, read_file_of, read_plan, read_task, write_task
 from shardgym.costs.base import make_cost
+from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, error_text
 from shardgym.files import write_whole
 from shardgym.plans.plan import Kind
@@ -158,8 +159,10 @@ def plan_export(
     run = as_run(plan, task)
     if run != plan:
         with contextlib.suppress(InputError):  # 'solve' says what it cannot price
-            before, after = (priced.total_ms for priced in make_cost("roofline").evaluate(task, [plan, run]))
-            notes.append(f"the plan that TorchRec runs takes {after:.3f} ms by 'roofline', this one {before:.3f} ms")
+            name = "gpu" if task.topology.device in CARDS else "roofline"
+            before, after = (f"{cost.total_ms:.3f} ms" for cost in make_cost(name).evaluate(task, [plan, run]))
+            if before != after:
+                notes.append(f"the plan that TorchRec runs takes {after} by '{name}', this one {before}")
     for note in notes:
         say(f"shardgym: warning: {note}")
     if device_type is None and task.topology.device.startswith("cpu"):

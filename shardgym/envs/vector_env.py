@@ -126,6 +126,8 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         if not (self._started or mask.all()):
             raise gymnasium.error.ResetNeeded("reset_mask leaves out environments that have no episode yet")
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed or [None] * self.num_envs
+        if len(seeds) != self.num_envs:
+            raise InputError(f"seed: expected one integer, or {self.num_envs}, got {len(seeds)}")
         for row, own in zip(range(self.num_envs), seeds, strict=True):
             if own is not None and mask[row]:
                 self._seed(row, own)

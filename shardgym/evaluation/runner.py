@@ -14,7 +14,7 @@ from typing import cast
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.engines import Engine, OpenWorker, make_engine
-from shardgym.errors import InputError, check_int, short_repr
+from shardgym.errors import InputError, UnknownNameError, check_int, short_repr
 from shardgym.evaluation.result import Result, RunInfo, TaskSequence, write_task
 from shardgym.evaluation.running_solver import running_solvers
 from shardgym.evaluation.solver import Solver
@@ -85,8 +85,12 @@ def evaluate(
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
     folder = Path(str(out)).absolute()  # a solver may change the current folder
+    if resume not in list(Resume):
+        raise UnknownNameError("resume", str(resume), list(Resume))
     mode = Resume(resume)
     num_tasks = _check_suite(suite, limit)
+    if isinstance(seeds, int):
+        raise InputError(f"seeds={seeds}: expected a list, such as [{seeds}]")
     checked = [check_int("seed", seed) for seed in list(seeds)]
     if not checked:
         raise InputError("no seed was given: name at least one")

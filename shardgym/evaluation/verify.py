@@ -73,7 +73,10 @@ class VerifyReport(NamedTuple):
             skips = Counter(row.reason for row in self.rows if row.file == file and row.status == "skipped")
             why = "; ".join(f"{reason} ({count})" for reason, count in skips.items())
             found.append(f"{file}: {counts}{f'; skipped: {why}' if why else ''}")
-        return [*found, f"{'verified' if self.ok else 'NOT VERIFIED'}: {self.count('ok')} of {len(self.rows)} records"]
+        verdict = f"verified: {self.count('ok')} of {len(self.rows)} records"
+        if not self.ok:
+            verdict = f"NOT VERIFIED: {self.count('mismatch')} of {len(self.rows)} records disagree"
+        return [*found, verdict]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report JSON-ready."""
@@ -204,17 +207,20 @@ def _check_task(
             new = new.at_pace(max(cost.pace for _, cost in scored.values()))
             measured[number] = new.total_ms / max(old.total_ms, 1e-9)
         said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
-        differs = _difference(old, new) if judge.deterministic else ""
-        yield number, ("mismatch" if differs else "ok", said + differs)
+        where = _difference(old, new) if judge.deterministic else ""
+        yield number, ("mismatch", where) if where else ("ok", said)
 
 
 def _difference(old: PlanCost, new: PlanCost) -> str:
     """Say where two costs differ by more than `EXACT`, and "" where they agree."""
-    if (old.per_device.shape, old.origin) != (new.per_device.shape, new.origin):
-        return f"; stored {len(old.per_device)} devices, {old.origin}, now {len(new.per_device)}, {new.origin}"
+    sources = [f"{len(cost.per_device)} devices, {cost.origin}" for cost in (old, new)]
+    if sources[0] != sources[1]:
+        return f"stored {sources[0]}, now {sources[1]}"
     far = ~np.isclose(old.per_device, new.per_device, rtol=EXACT, atol=0)
-    if not far.any():
-        return "" if np.isclose(old.total_ms, new.total_ms, rtol=EXACT, atol=0) else "; the totals differ"
-    device, phase = np.argwhere(far)[0].tolist()
-    pair = [f"{cost.per_device[device, phase]:.7g} ms" for cost in (old, new)]
-    return f"; {PHASES[phase]} of device {device}: stored {pair[0]}, now {pair[1]}"
+    same_total = np.isclose(old.total_ms, new.total_ms, rtol=EXACT, atol=0)
+    what = "" if same_total else f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
+    if far.any():
+        device, phase = np.argwhere(far)[0].tolist()
+        times = [f"{cost.per_device[device, phase]:.7g} ms" for cost in (old, new)]
+        what += f"{what and '; '}{PHASES[phase]} of device {device}: stored {times[0]}, now {times[1]}"
+    return what

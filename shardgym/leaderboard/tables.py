@@ -201,6 +201,8 @@ def cautions(board: Board) -> list[str]:
     costs = [cost for _, cost in scored]
     sessions = {(result.task_index, cost.session) for result, cost in scored}
     learned = {(result.solver, result.seed, len(cost.per_device), result.weights_digest) for result, cost in scored}
+    weights = Counter(key[:3] for key in learned)
+    refitted = ", ".join(sorted({key[0] for key, number in weights.items() if number > 1}))
     same = (run.judge, run.judge_settings) == (run.oracle, run.oracle_settings)
     measured = any("measured" in (cost.compute, cost.communication) or cost.noise for cost in costs)
     modelled = measured and any(cost.communication == "modelled" for cost in costs)
@@ -215,8 +217,8 @@ def cautions(board: Board) -> list[str]:
         (modelled, _modelled_exchanges(board) if modelled else ""),
         (len(sessions) > len({task for task, _ in sessions}),
          "WARNING: plans of one task were measured in different sessions, which may differ by drift."),
-        (len(learned) > len({key[:3] for key in learned}),
-         "WARNING: records of a solver with one seed and number of devices were made with different weights."),
+        (bool(refitted),
+         f"WARNING: records of {refitted} with one seed and number of devices were made with different weights."),
         (len(processors) > 1,
          f"Solvers ran on different processors ({', '.join(processors)}), so times per plan are not comparable."),
         (bool(versions), f"Records of {', '.join(versions)} come from several versions of the source file."),

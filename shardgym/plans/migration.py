@@ -67,10 +67,11 @@ class Migration:
         if not self.bytes:
             return "nothing moves"
         names = {"intra": "within fast domains", "inter": "between domains", "host": "through the memory of hosts"}
+        has_hosts = self.bytes_by_link["host"] or topology.host_memory_bytes
         parts = [f"{format_bytes(size)} {names[link]}" for link, size in self.bytes_by_link.items() if size]
         return (
             f"{exact_bytes(self.bytes)} move: {', '.join(parts)}; at least {self.transfer_ms(topology):.1f} ms on "
-            f"idle links{', not counting the buses of hosts' if self.bytes_by_link['host'] else ''}"
+            f"idle links{', not counting the buses of hosts' if has_hosts else ''}"
         )
 
 

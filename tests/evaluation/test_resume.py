@@ -89,7 +89,7 @@ def test_any_other_damaged_line_is_an_error_that_names_file_and_line(out, damage
     whole = lines(out)
     (out / "records.jsonl").write_bytes(whole[0] + damage + whole[2])
     before = (out / "records.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"records\.jsonl:2: .*; remove the line or restore the file"):
+    with pytest.raises(InputError, match=r"records\.jsonl:2: .*; remove the line, or restore the file or run"):
         run(out, "Halves")
     assert (out / "records.jsonl").read_bytes() == before
 

@@ -74,12 +74,14 @@ def test_judge_and_oracle_come_from_a_track(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"seeds": 0}, "seeds=0: expected a list, such as [0]"),
+        ({"resume": "none"}, "unknown resume 'none': known: all, missing"),
         ({"track": "simulator"}, "track: it sets judge and oracle: leave those out"),
         ({"judge": None, "oracle": None}, "suite 'toys' has no tracks: give judge and oracle"),
         ({"oracle": None}, "oracle: expected the name of a cost or a cost model, got None"),
     ],
 )
-def test_half_a_track_is_refused(tmp_path, options, message):
+def test_half_a_track_and_other_wrong_arguments_are_refused(tmp_path, options, message):
     with pytest.raises(InputError, match=re.escape(message)):
         run(tmp_path / "out", TOY + "Halves", **options)
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ from shardgym.leaderboard.tables import cautions, footer
 
 SAME = "Judge and oracle are the same model, which favours solvers that query it."
 PICKED = "WARNING: solvers ran with different seeds: seed 0 for one; seeds 1, 2 for two."
-WEIGHTS = "WARNING: records of a solver with one seed and number of devices were made with different weights."
+WEIGHTS = "WARNING: records of one with one seed and number of devices were made with different weights."
 SESSIONS = "WARNING: plans of one task were measured in different sessions, which may differ by drift."
 PROCESSORS = "Solvers ran on different processors (arm, x86), so times per plan are not comparable."
 VERSIONS = "Records of one come from several versions of the source file."

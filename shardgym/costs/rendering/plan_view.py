@@ -104,7 +104,9 @@ def _device_table(
     task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, bar_width: int, has_phases: bool, has_counts: bool
 ) -> str:
     loads = device_loads(task, plan)
-    sent = output_widths(task, plan)
+    # A device sends to its group alone.
+    share = (plan.group_size or task.num_devices) / task.num_devices
+    sent = [share * width for width in output_widths(task, plan)]
     rows: list[dict[str, str]] = []
     for device, held in enumerate(plan.memory_per_device(task)):
         share = held.total / task.topology.memory_bytes[device]

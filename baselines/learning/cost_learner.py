@@ -8,14 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.encoder import (
-    LATENT,
-    FeatureScale,
-    TableEncoder,
-    TaskBatch,
-    mlp,
-    sum_per_device,
-)
+from baselines.learning.encoder import LATENT, FeatureScale, TableEncoder, TaskBatch, mlp, sum_per_device
 from baselines.learning.training import Learner, Setup, descend
 from shardgym.costs.plan_cost import PHASES
 from shardgym.errors import NoFeasiblePlanError

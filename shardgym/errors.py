@@ -6,6 +6,8 @@ with `exit_code`: 2 for bad usage or input, 1 for a result that failed.
 
 import difflib
 import importlib
+import math
+import numbers
 import operator
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -165,6 +167,13 @@ def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> N
         raise InputError(
             f"{name}: expected {article} {cls.__name__}, got {type(value).__name__} {short_repr(value)}{end}"
         )
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Raise `InputError` unless the time is None or a number of seconds above 0."""
+    is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")
 
 
 def check_int(name: str, value: Any, least: int = 0) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.engines import ENGINES, make_engine
 from shardgym.errors import InputError
@@ -97,8 +96,6 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
         def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
             # The topology refuses sizes that no device has.
             memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
-            if memory is None and arguments.get("reserve") == "torchrec" and PRESETS[preset]["device"] in CARDS:
-                memory = CARDS[PRESETS[preset]["device"]].memory_bytes  # of which presets leave a quarter out
             topology = None if devices is None else Topology.preset(preset, devices, memory)
             return command(topology=topology, **arguments)
 

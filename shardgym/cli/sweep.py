@@ -25,7 +25,7 @@ from shardgym.cli.plan_files import read_task
 from shardgym.cli.torchrec import make_model, unknowns
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation import SolverSpec, evaluate
+from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.sweep import DenseTime, Economics, Machine, Machines, describe_machine, render, task_on
@@ -89,7 +89,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 @click.option("--time-limit", "time_limit_s", type=ABOVE_0, metavar="SECONDS", help="Limit, for solvers that take one.")
 @click.option("--timeout", "timeout_s", type=ABOVE_0, default=TIMEOUT_S, metavar="SECONDS", help="Stop the solver.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder of results (default: results/sweep-MODEL).")
-@click.option("--resume", type=click.Choice(["missing", "all"]), default="missing", help="As for `run`.")
+@click.option("--resume", type=click.Choice([*map(str, Resume)]), default="missing", help="As for `run`.")
 @takes_engine
 @json_option
 def sweep_machines(

@@ -310,9 +310,7 @@ def read_records(path: str | Path, run: RunInfo | None = None) -> list[Result]:
             continue
         problem = f"{line.where(Path(path))}: {found}"
         if line.whole:
-            raise InputError(
-                f"{problem}; remove the line, or restore the file or {RUN_INFO}; 'shardgym verify' lists such lines"
-            )
+            raise InputError(f"{problem}; remove the line, or restore the file or {RUN_INFO}; see 'shardgym verify'")
         _logger.warning(problem)
     return results
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
-import numbers
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -14,9 +12,9 @@ from typing import cast
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.engines import Engine, OpenWorker, make_engine
-from shardgym.errors import InputError, UnknownNameError, check_int, short_repr
+from shardgym.errors import InputError, UnknownNameError, check_int, check_seconds, short_repr
 from shardgym.evaluation.result import Result, RunInfo, TaskSequence, write_task
-from shardgym.evaluation.running_solver import running_solvers
+from shardgym.evaluation.running_solver import RunningSolver, running_solvers
 from shardgym.evaluation.solver import Solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, results_of
@@ -99,18 +97,7 @@ def evaluate(
     check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
     doing = make_engine(engine) if isinstance(engine, str) else engine
-    if track is not None or (judge is None and oracle is None):
-        if judge is not None or oracle is not None:
-            raise InputError("track: it sets judge and oracle: leave those out")
-        if isinstance(track, Track):
-            chosen = track
-        elif isinstance(suite, Suite):
-            chosen = suite.track(track)
-        else:
-            raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a track of yours")
-        costs: list[CostChoice | CostModel] = [chosen.judge, chosen.oracle]
-    else:
-        costs = [_choice("judge", judge), _choice("oracle", oracle)]
+    costs = _chosen_costs(suite, track, judge, oracle)
     if doing.name != "here":
         # Other processes cannot make objects again.
         given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
@@ -140,16 +127,7 @@ def evaluate(
         )
         stack.enter_context(only_writer(folder))
         store = Store(folder, run, mode, suite, specs)
-        for solver in running:
-            for field, what in (("source_digest", "source file"), ("weights_digest", "weights")):
-                made_of = {getattr(result, field) for result in store.results if result.solver == solver.spec.title}
-                if solver.facts[field] and made_of - {solver.facts[field], ""}:
-                    _logger.warning(
-                        "the %s of '%s' changed after its earlier records were made, and they stay: give it a new "
-                        "label, or --resume all",
-                        what,
-                        solver.spec.title,
-                    )
+        _warn_of_changes(running, store.results)
         found = {result.key for result in store.results}
         jobs = []
         for index in range(run.num_tasks):
@@ -187,13 +165,26 @@ def evaluate(
         return results_of(run, store.results)
 
 
+def _chosen_costs(
+    suite: TaskSequence, track: str | Track | None, judge: str | CostModel | None, oracle: str | CostModel | None
+) -> tuple[CostChoice | CostModel, CostChoice | CostModel]:
+    """Return judge and oracle: those given, those of the track, or those of the suite's first track."""
+    if track is None and not (judge is None and oracle is None):
+        return _choice("judge", judge), _choice("oracle", oracle)
+    if judge is not None or oracle is not None:
+        raise InputError("track: it sets judge and oracle: leave those out")
+    if not isinstance(track, Track):
+        if not isinstance(suite, Suite):
+            raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a track of yours")
+        track = suite.track(track)
+    return track.judge, track.oracle
+
+
 def _choice(role: str, given: str | CostModel | None) -> CostChoice | CostModel:
     if isinstance(given, CostModel):
         return given
     if given is None:
-        raise InputError(
-            f"{role}: expected the name of a cost or a cost model, got None; for a suite's, track='simulator'"
-        )
+        raise InputError(f"{role}: expected the name of a cost or a cost model, got None; or give a track instead")
     return CostChoice(given)
 
 
@@ -202,6 +193,17 @@ def _open_cost(given: CostChoice | CostModel, stack: ExitStack) -> tuple[str, Co
     if isinstance(given, CostModel):
         return given.name, given
     return given.cost, stack.enter_context(make_cost(given.cost, **given.settings))
+
+
+def _warn_of_changes(running: Sequence[RunningSolver], results: Sequence[Result]) -> None:
+    """Name solvers whose source file or weights are not those that made their earlier records."""
+    for solver in running:
+        title = solver.spec.title
+        for field, what in (("source_digest", "source file"), ("weights_digest", "weights")):
+            made_of = {getattr(result, field) for result in results if result.solver == title}
+            if solver.facts[field] and made_of - {solver.facts[field], ""}:
+                changed = f"the {what} of '{title}' changed after its earlier records were made"
+                _logger.warning("%s, and they stay: give it a new label, or --resume all", changed)
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:
@@ -226,10 +228,3 @@ def _check_suite(suite: TaskSequence, limit: int | None) -> int:
     if check_int("limit", limit, 1) > len(suite):
         raise InputError(f"limit={limit}: suite '{suite.name}' has {len(suite)} tasks; give at most {len(suite)}")
     return limit
-
-
-def check_seconds(name: str, seconds: float | None) -> None:
-    """Raise `InputError` unless the time is None or a number of seconds above 0."""
-    is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")

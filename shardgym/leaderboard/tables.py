@@ -209,6 +209,9 @@ def cautions(board: Board) -> list[str]:
     processors = sorted({result.versions.get("processor", "unknown") for result in board.results})
     sources = Counter(solver for solver, _ in {(result.solver, result.source_digest) for result in board.results})
     versions = sorted(solver for solver, number in sources.items() if number > 1)
+    models = [cost for cost in costs if "measured" not in (cost.compute, cost.communication)]
+    noted = Counter(note for cost in models for note in cost.notes)
+    notes = "; ".join(f"{note} ({number} records)" for note, number in noted.items())
     seeds = board.seeds
     picked = len(set(seeds.values())) > 1 and any(own != tuple(range(len(own))) for own in seeds.values())
     told = [
@@ -223,13 +226,8 @@ def cautions(board: Board) -> list[str]:
          f"Solvers ran on different processors ({', '.join(processors)}), so times per plan are not comparable."),
         (bool(versions), f"Records of {', '.join(versions)} come from several versions of the source file."),
         (picked, f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}."),
+        (bool(notes), f"Notes of the judge: {notes}."),
     ]  # fmt: skip
-    noted = Counter(
-        note for cost in costs if "measured" not in (cost.compute, cost.communication) for note in cost.notes
-    )
-    if noted:
-        notes = "; ".join(f"{note} ({number} records)" for note, number in noted.items())
-        told.append((True, f"Notes of the judge: {notes}."))
     settings = {result.solver: _made(result) for result in board.results if result.made_from or result.solver_settings}
     return [*simulated_caution(board), *(sentence for holds, sentence in told if holds), *settings.values()]
 

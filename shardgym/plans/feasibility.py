@@ -96,16 +96,15 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
         more = f"{-(-missing // roomiest)} more devices, " if roomiest else ""
-        host = task.topology.host_memory_bytes
-        known = f"{exact_bytes(host, '')} of each host"
-        else_ = (
-            f", or a solver that uses the {known}, such as neuroshard_plus with cost gpu or roofline" if host else ""
-        )
+        or_hosts = ""
+        if task.topology.host_memory_bytes:
+            known = f"{exact_bytes(task.topology.host_memory_bytes, '')} of each host"
+            or_hosts = f", or a solver that uses the {known}, such as neuroshard_plus with cost gpu or roofline"
         raise NoFeasiblePlanError(
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, but all devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')}{_left_by_step(task)}: however tables are cut, one of "
             f"{devices} devices lacks at least {exact_bytes(-(-missing // devices))}; the largest table is '{largest}' "
-            f"with {exact_bytes(needed[largest])}; use {more}more memory per device, or fewer rows{else_}"
+            f"with {exact_bytes(needed[largest])}; use {more}more memory per device, or fewer rows{or_hosts}"
         )
 
 

@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass
 from shardgym.costs.base import make_cost
 from shardgym.costs.calibrated import Calibration
 from shardgym.costs.fbgemm.cuda import gpu_tag
-from shardgym.costs.gpu.cards import CARDS
+from shardgym.costs.gpu.cards import planning_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
 from shardgym.costs.torchrec_steps import step_costs
 from shardgym.errors import InputError, MeasurementError, ShardGymError, error_text
@@ -233,7 +233,7 @@ def _begun(
 ) -> Comparison:
     """Return the comparison before the first round."""
     in_step = dataclasses.replace(task, step_memory=task.step_memory or StepMemory())
-    name = "gpu" if task.topology.device in CARDS else "roofline"
+    name = planning_cost(task.topology.device)
     with make_cost(name) as cost:
         # Steps will show whether plans fit.
         roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)

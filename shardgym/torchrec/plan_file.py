@@ -124,10 +124,14 @@ def _check_model(source: str, record: PlanRecord, model: nn.Module) -> None:
                 f"{found[name][0]} x {found[name][1]} in the model"
             )
     ranks = record.group_size or 1 + max(max(table.ranks or (0,)) for table in planned.values())
-    world = dist.get_world_size() if dist.is_initialized() else ranks
     on_all = any(table.sharding_type in ("row_wise", "data_parallel") for table in planned.values())
-    if world % ranks if record.group_size else world < ranks or (on_all and world > ranks):
-        given = f"groups of {ranks}" if record.group_size else f"{'' if on_all else 'at least '}{ranks}"
+    given = f"{'' if on_all else 'at least '}{ranks}"
+    world = dist.get_world_size() if dist.is_initialized() else ranks
+    fits = world == ranks if on_all else world >= ranks
+    if record.group_size:
+        given = f"groups of {ranks}"
+        fits = world % ranks == 0
+    if not fits:
         raise InputError(
             f"{source} is for {given} ranks, this job has {world}: plan for as many, or save a group's with group_size"
         )

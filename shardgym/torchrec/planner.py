@@ -20,12 +20,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.calibrated import CalibratedCost, Calibration
 from shardgym.costs.comparison import compare
-from shardgym.costs.gpu.cards import CARDS
+from shardgym.costs.gpu.cards import planning_cost
 from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.torchrec_steps import step_costs
-from shardgym.errors import NO_PLAN, InputError, check_int
-from shardgym.evaluation.runner import check_seconds
+from shardgym.errors import NO_PLAN, InputError, check_int, check_seconds
 from shardgym.evaluation.solver import Solver, make_solver
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.bags import Bags
@@ -144,7 +143,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             self._solver = make_solver(solver, row_cuts=False)  # which gives parts of a table different kernels
         oracle = settings.oracle
         if oracle is None:
-            oracle = "gpu" if topology.device in CARDS else "roofline"
+            oracle = planning_cost(topology.device)
         self._oracle = make_cost(oracle) if isinstance(oracle, str) else oracle
         self._calibration = None if settings.calibration is None else Calibration.of_result(settings.calibration)
         check_int("seed", settings.seed)

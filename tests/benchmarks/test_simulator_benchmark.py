@@ -64,6 +64,9 @@ def test_exchanges_pass_on_tasks_that_were_measured_twice_and_those_that_leave_o
     predicted = tool.MeasuredCompute(tasks)
     *_, of_all = tool.gate(tasks, predicted)
     assert of_all["passes"]
+    # Both tables compare the plans that the model prices: this one refuses some.
+    (*_, repeat) = (row for row in tool.on_boards(tasks, {"judge": predicted}) if row["cost"] == tool.REPEAT)
+    assert repeat["tau"] == pytest.approx(of_all["repeat"])
 
     def own_link_alone(self, entry_ms):
         """Leave when the device's own link is through, whatever the others have to send."""

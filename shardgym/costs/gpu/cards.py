@@ -109,6 +109,11 @@ CARDS: dict[str, Card] = {
 }  # fmt: skip
 
 
+def planning_cost(device: str) -> str:
+    """Return the name of the cost that plans for a device if no other is asked for."""
+    return "gpu" if device in CARDS else "roofline"
+
+
 def card(name: str) -> Card:
     """Return a card by name; others are an `UnknownNameError` with the closest names."""
     if name not in CARDS:

@@ -105,8 +105,8 @@ def _device_table(
 ) -> str:
     loads = device_loads(task, plan)
     # A device sends to its group alone.
-    share = (plan.group_size or task.num_devices) / task.num_devices
-    sent = [share * width for width in output_widths(task, plan)]
+    of_group = (plan.group_size or task.num_devices) / task.num_devices
+    sent = [of_group * width for width in output_widths(task, plan)]
     rows: list[dict[str, str]] = []
     for device, held in enumerate(plan.memory_per_device(task)):
         share = held.total / task.topology.memory_bytes[device]

@@ -68,7 +68,7 @@ class Child:
             facts about the child, its first answer.
         settings: passed to `start`; pickled, what this session alone has by its value. Raises `InputError` where they
             cannot be.
-        environment: variables of the child in addition to those of this process.
+        environment: variables of the child; those of this process, unless given.
         new_interpreter: whether the variables must be in place before anything is loaded.
         quiet: whether what it prints goes to a file, whose last line tells why it ended, and not to standard error.
     """
@@ -95,7 +95,7 @@ class Child:
         if new_interpreter:
             context = multiprocessing.get_context("spawn")
         levels = {name: logging.getLogger(name).level for name in ("", *_PACKAGES)}
-        variables = {**os.environ, **(environment or {})}
+        variables = dict(os.environ if environment is None else environment)
         self.connection, theirs = context.Pipe()
         # A connection, as these are handed over.
         errors = Connection(os.dup(2 if self._printed is None else self._printed.fileno()), readable=False)
@@ -185,7 +185,7 @@ def _start(process: BaseProcess, context: ForkServerContext | SpawnContext, vari
     context.set_forkserver_preload([*ours, *_asked_for])
     try:
         if context.get_start_method() == "spawn":  # the server's children may differ: they get theirs when they start
-            os.environ.update(variables)
+            _set_environment(variables)
         end = None
         while process.pid is None:
             try:
@@ -198,9 +198,13 @@ def _start(process: BaseProcess, context: ForkServerContext | SpawnContext, vari
                 time.sleep(0.05)
     finally:
         sys.modules["__main__"] = main
-        for name in variables.keys() - before.keys():
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        os.environ.pop(name, None)
+    os.environ.update(variables)
 
 
 def _end(process: BaseProcess) -> None:
@@ -247,8 +251,7 @@ def _serve(
         for descriptor in (1, 2):
             os.dup2(errors.fileno(), descriptor)
     sys.stdout = sys.stderr
-    os.environ.clear()
-    os.environ.update(variables)
+    _set_environment(variables)
     parent = _Parent(connection)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

@@ -57,8 +57,10 @@ def ended_in_time(pid):
 @pytest.mark.parametrize("new_interpreter", [False, True])
 def test_a_child_answers_refuses_fails_and_logs(start, caplog, new_interpreter, monkeypatch):
     monkeypatch.setenv("OF_THE_PARENT", "there")
+    variables = {**os.environ, "OF_THE_CHILD": "here"}
+    monkeypatch.setenv("NOT_FOR_THE_CHILD", "there")
     with caplog.at_level(logging.INFO, "shardgym"):
-        child = start(lambda: 7, environment={"OF_THE_CHILD": "here"}, new_interpreter=new_interpreter)
+        child = start(lambda: 7, environment=variables, new_interpreter=new_interpreter)
         found = facts(child)
         assert (found["settings"], found["main"]) == (7, None)
         assert ask(child, 4) == ("ok", 8)
@@ -67,7 +69,9 @@ def test_a_child_answers_refuses_fails_and_logs(start, caplog, new_interpreter, 
         assert ask(child, "log") == ("ok", None)
     assert ("shardgym.toys", logging.INFO, "3 of four") in caplog.record_tuples
     assert (ask(child, "OF_THE_PARENT"), ask(child, "OF_THE_CHILD")) == (("ok", "there"), ("ok", "here"))
+    assert ask(child, "NOT_FOR_THE_CHILD") == ("ok", None)
     assert "OF_THE_CHILD" not in os.environ
+    assert os.environ["NOT_FOR_THE_CHILD"] == "there"
     assert os.getpgid(child.pid) == child.pid
     assert not child.dead
 

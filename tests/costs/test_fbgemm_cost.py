@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,6 +203,19 @@ def test_a_process_that_dies_or_hangs_fails_its_own_plan_and_all_are_replaced(co
     assert reason in together.reason
     assert together.total_ms == np.inf
     assert not set(before[-2:]) & set(pids(cost))
+
+
+@pytest.mark.measured
+def test_processes_that_measure_have_nothing_of_the_shell_that_chooses_kernels_or_allocators(monkeypatch):
+    for name in ("FBGEMM_NO_ASMJIT", "MALLOC_ARENA_MAX", "OF_THE_SHELL"):
+        monkeypatch.setenv(name, "1")
+    group = Workers("processes_toys", [{"device": "cpu"}], {"FBGEMM_PINNED": "2"}, 60.0, new_interpreters=False)
+    asked = ("FBGEMM_NO_ASMJIT", "MALLOC_ARENA_MAX", "OF_THE_SHELL", "FBGEMM_PINNED")
+    assert [group.ask(name) for name in asked] == [[None], [None], ["1"], ["2"]]
+    at_start = Path(f"/proc/{group._processes[0].pid}/environ").read_text()  # as its libraries found it
+    assert "OF_THE_SHELL" in at_start
+    assert "MALLOC_ARENA_MAX" not in at_start
+    group.close()
 
 
 def test_a_broken_fbgemm_is_one_clear_line(tmp_path):

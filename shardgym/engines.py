@@ -152,8 +152,8 @@ def make_engine(name: str, *, workers: int | None = None, address: str | None = 
 
     Args:
         name: "here"; "loky", for processes of this machine; or "ray", for a Ray cluster that is running.
-        workers: how many; None for one per core, or one per machine where jobs measure.
-        address: of the head of the Ray cluster, HOST:PORT; None for the one of this machine, or of RAY_ADDRESS.
+        workers: number of workers; None for one per core, or one per machine where jobs measure.
+        address: HOST:PORT of the Ray cluster's head; None for that of RAY_ADDRESS, or of this machine.
     """
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)

@@ -76,7 +76,7 @@ class MissingDependencyError(ShardGymError, ImportError):
     Args:
         module: the module that could not be imported.
         extra: the extra of `shardgym` that installs it, or "torchrec".
-        purpose: what needs it.
+        purpose: what needs the module.
     """
 
     exit_code = 2

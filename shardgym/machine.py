@@ -58,7 +58,7 @@ def processor(path: Path = Path("/proc/cpuinfo")) -> str:
     rented machines call generations of processors alike. Where Linux tells no family, as on ARM, it is the name.
 
     Args:
-        path: what Linux says of processors.
+        path: file in which Linux describes its processors.
     """
     try:
         text = path.read_text(encoding="utf-8")

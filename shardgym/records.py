@@ -206,7 +206,7 @@ def _explain(error: ValidationError, record: type[Any]) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == _UNKNOWN_FIELD:
         message = "there is no such field" + (f": {closest(where, names)}" if where == str(first["loc"][0]) else "")
-    more = f" ({len(others)} more)" if others else ""
+    more = f" (and {len(others)} more problem{'s' * (len(others) > 1)})" if others else ""
     # The beginning of a whole record says nothing, and some messages say what was given.
     is_whole = not where and first["type"] == "value_error"
     is_said = is_whole or first["type"] in ("missing", "missing_argument", _UNKNOWN_FIELD) or ", got " in message

@@ -185,7 +185,10 @@ def test_records_are_frozen_and_take_numpys_whole_numbers(toy_task: ShardingTask
     ("change", "message"),
     [
         # It may be the field that is missing, misspelt.
-        ({"batchsize": 4, "batch_size": None}, r"batchsize: there is no such field: did you mean batch_size\? \(1 m"),
+        (
+            {"batchsize": 4, "batch_size": None},
+            r"batchsize: there is no such field: did you mean batch_size\? \(and 1 m",
+        ),
         ({"batch_size": 2.5}, r"^a\.json: batch_size: expected an integer, got 2\.5$"),
         ({"schema": "shardgym.plan/2"}, r"^a\.json: schema: Input should be 'shardgym.task/1', got 'shardgym.plan/2'"),
     ],

@@ -31,7 +31,7 @@ Range = tuple[Whole, Whole]
 class TaskSummary(Record):
     """Summary of the tasks that a solver was fitted on."""
 
-    source: str  #: origin, such as "train half of synthetic-2021, drawn like dlrm4-v1"
+    source: str  #: origin, such as "train half of synthetic-2021, drawn like dlrm4-v2"
     count: Annotated[Whole, Field(ge=1)]  #: number of tasks
     sha256: Digest  #: digest of their digests in order
     num_tables: Range  #: smallest and largest number of tables

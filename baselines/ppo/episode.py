@@ -83,7 +83,7 @@ class Episodes:
         task: the task.
         cost: an additive cost model, which prices devices and plans.
         order: the order of tables, one of `ORDERS`.
-        episodes: N.
+        episodes: number of episodes, N.
         splits: maximum number of halvings of shards that fit somewhere; None to place tables whole.
         every_kind: whether rows may be cut and tables replicated, as in AnyWise.
 

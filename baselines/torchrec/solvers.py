@@ -83,7 +83,7 @@ class TorchRecPerf(TorchRec):
     """TorchRec's planner with a partitioner that places the slowest tables first, `GreedyPerfPartitioner(SortBy.PERF)`.
 
     Args:
-        sharding_types: as in `TorchRec`.
+        sharding_types: see `TorchRec`.
     """
 
     sort_by: ClassVar[SortBy] = "perf"
@@ -99,7 +99,7 @@ class TorchRecColumns(TorchRec):
     with several precisions, with per-table optimisers or features, or with weighted ids.
 
     Args:
-        sharding_types: as in `TorchRec`.
+        sharding_types: see `TorchRec`.
     """
 
     def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:

@@ -134,6 +134,8 @@ def sweep_machines(
     model = read_model(model_name, batch_size or batch_per_device)
     if model.step_memory is not None and (reserved := max(model.step_memory.reserved_bytes)):
         say(f"the task reserves {reserved / GIB:.3f} GiB of each device, whatever its size, as where it was made")
+    if model.topology.host_memory_bytes:
+        say("the memory of hosts is left out: all rows are in the memory of devices")
     tasks = {}
     for machine in (Machine(gpu, devices) for gpu in names for devices in counts):
         memory_bytes = int(room[machine.gpu] * GIB) if machine.gpu in room else None

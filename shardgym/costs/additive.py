@@ -174,7 +174,7 @@ class NumberedShards(abc.ABC):
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
             compute_ms: forward and backward compute of every device, shape (P, D, 2).
-            loads: of every device, shape (P, D, LOADS).
+            loads: loads of every device, shape (P, D, LOADS).
         """
         if np.ndim(tasks) == 0:
             return self.exchanges_in_groups(int(tasks), 1, compute_ms, loads)
@@ -266,7 +266,7 @@ class AdditiveCosts(NumberedShards):
         `bounded`; otherwise they are an estimate. Here it is what shards compute alone.
 
         Args:
-            vectors: of shards, see `vectors`, shape (n, K + LOADS).
+            vectors: vectors of shards, see `vectors`, shape (n, K + LOADS).
             typical: added vectors of shards, in whose proportions sums are near to what devices compute,
                 shape (K + LOADS,).
         """

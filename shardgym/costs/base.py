@@ -33,7 +33,7 @@ class CostModel(abc.ABC):
     `score` with the rest, so `score` needs no checks of its own.
 
     Attributes:
-        name: as registered, or any short name.
+        name: registered name, or any short name.
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
         hardware: tag of the hardware of the times; a class attribute is enough if it is always the same.

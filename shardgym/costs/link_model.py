@@ -250,7 +250,7 @@ def exchanges_in_domains(task: ShardingTask, loads: Floats) -> tuple[Collective,
 
     Args:
         task: batch, precision and topology.
-        loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
+        loads: loads of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
     if not loads[..., DOMAIN_ROW_COLUMNS].any():
         return ()

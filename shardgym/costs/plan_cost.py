@@ -162,8 +162,8 @@ def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden:
 
     Args:
         per_device: shape (P, D, 5); becomes read-only.
-        notes: of each plan.
-        ids_hidden: of each plan, shape (P,).
+        notes: notes of each plan.
+        ids_hidden: whether the ids of each plan are hidden, shape (P,).
         **same: fields that they share.
     """
     if not len(per_device):

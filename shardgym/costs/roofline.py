@@ -62,12 +62,12 @@ def compute_ms(
         batch_size: bags over all devices, a sample's for each feature of the table.
         ids: lookups into the shard.
         distinct: distinct rows among them.
-        width_bytes: of one row.
-        output_bytes: of one output row.
-        state_bytes: of one row's optimiser state.
-        id_bytes: of one id, with its weight if it has one.
+        width_bytes: bytes of one row.
+        output_bytes: bytes of one output row.
+        state_bytes: bytes of the optimiser state of one row.
+        id_bytes: bytes of one id, with its weight if it has one.
         outputs: rows that are put out; None where bags are pooled, for one of each.
-        adagrad_columns: of one row, where the optimiser is Adagrad; else 0.
+        adagrad_columns: columns of one row if the optimiser is Adagrad, else 0.
     """
     collected_ns = 0.0 if outputs is None else device.unpooled_row_ns
     outputs = batch_size if outputs is None else outputs
@@ -155,8 +155,8 @@ def dense_update_bytes(task: ShardingTask, key: ShardKey, passes: int = 4) -> fl
     """Return the bytes that the dense update of a replica moves in addition to its lookups.
 
     Args:
-        task: of the key.
-        key: of a replica.
+        task: task that the key belongs to.
+        key: replica to price.
         passes: over all of its rows. FBGEMM's dense operator sets gradients to zero; the optimiser reads them, and
             reads and writes weights, and also states. That makes four. `DistributedDataParallel` copies gradients
             into the buckets that it all-reduces, which makes six (torch/csrc/distributed/c10d/reducer.cpp).
@@ -242,7 +242,7 @@ class AdditiveRoofline(AdditiveCosts):
     Latents are forward and backward ms of a shard, the number of its device, and bytes of dense gradients.
 
     Args:
-        hardware: as in `RooflineCost`.
+        hardware: see `RooflineCost`.
     """
 
     bounded = True

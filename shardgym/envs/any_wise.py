@@ -67,8 +67,8 @@ class AnyWiseEnv(PlacementEnv):
     **Copies, Rendering.** As in `TableWiseEnv`. A device's number of shards includes those that it has a part of.
 
     Args:
-        suite: as in `TableWiseEnv`.
-        cost: likewise.
+        suite: see `TableWiseEnv`.
+        cost: see `TableWiseEnv`.
         max_splits: maximum number of halvings by columns in an episode. Cuts by rows and replicas add no shards, and
             have no limit.
         others: keyword arguments of `TableWiseEnv`, with the same errors.

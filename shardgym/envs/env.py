@@ -320,8 +320,8 @@ class ColumnWiseEnv(PlacementEnv):
     **Copies, Rendering.** As in `TableWiseEnv`.
 
     Args:
-        suite: as in `TableWiseEnv`.
-        cost: likewise.
+        suite: see `TableWiseEnv`.
+        cost: see `TableWiseEnv`.
         max_splits: maximum number of halvings in an episode; by default the published depth of NeuroShard's search.
         others: keyword arguments of `TableWiseEnv`, with the same errors.
 

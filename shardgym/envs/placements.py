@@ -18,8 +18,8 @@ class Placements:
     """The state of N placements as arrays. Methods take `rows`, numbers of episodes, shape (n,).
 
     Args:
-        num_envs: N.
-        max_devices: D.
+        num_envs: number of environments, N.
+        max_devices: most devices of a task, D.
         catalog: catalog of tasks and shards.
         limits: limits on halvings; None if halving is not an action.
         max_shards: initial capacity of the queues, which grow with the tasks.

@@ -76,7 +76,7 @@ class ShardCatalog:
         replicas: whether tables may be replicated, if `limits` allow every kind.
 
     Attributes:
-        tasks: by number.
+        tasks: tasks by number.
         task: arrays with an entry for each task. `first`: number of its first shard; `tables`: number of tables;
             `num_devices`; `capacity`: bytes of every device, -1 beyond the last one, shape (D,); `totals`: sums of the
             first four `amounts` over its tables, and bytes of all its devices, shape (5,); `scale`: denominators of

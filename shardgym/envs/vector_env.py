@@ -53,7 +53,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
     `action_masks()` returns booleans of shape (N, actions). `render()` returns one picture or text per environment.
 
     Args:
-        num_envs: N.
+        num_envs: number of environments, N.
         autoreset_mode: "NextStep", "SameStep", "Disabled", or a `gymnasium.vector.AutoresetMode`.
         settings: keyword arguments of the single environment, with the same errors.
 

@@ -326,7 +326,7 @@ def _check_time(last: SolverCall, time_limit_s: float, grace_s: float) -> Check:
         return Check("time_limit_kept", False, f"'{last.case.name}': no answer after {last.seconds:.0f} s")
     detail = f"'{last.case.name}': {last.seconds:.1f} s with a limit of {time_limit_s:g} s"
     if last.kind == "no time limit":
-        return Check("time_limit_kept", True, f"takes no time limit; '{last.case.name}' took {last.seconds:.1f} s")
+        return Check("time_limit_kept", True, f"takes no time_limit_s; '{last.case.name}' took {last.seconds:.1f} s")
     return Check("time_limit_kept", last.seconds <= time_limit_s + grace_s, detail)
 
 

@@ -71,14 +71,14 @@ class Result(Record):
         status: see `Status`.
         reason: one line that says why status is not "ok".
         plan: the plan; None if the solver returned none.
-        cost: its cost by the judge; None without a plan.
+        cost: cost of the plan by the judge; None without a plan.
         solve_time_s: seconds that the solver took.
         cpu_time_s: processor seconds of that, over all threads of the process; None if unknown.
         time_limit_s: time limit of the solver; None if there was none.
         judge_settings: keyword arguments of the judge.
         started: UTC, ISO 8601.
-        versions: of shardgym, Python, torch, fbgemm and others that matter.
-        commit: of the checkout, with "+" when its packages were modified; "" when not run from one.
+        versions: versions of shardgym, Python, torch, fbgemm and the like.
+        commit: commit of the checkout, with "+" when its packages were modified; "" when not run from one.
     """
 
     suite: Label

@@ -98,9 +98,13 @@ def _check_records(results: Sequence[Result], folder: Path, suite: TaskSequence,
                 f"{wanted}: give the solver another label, {remedy}"
             )
     for index in sorted({result.task_index for result in results}):
-        digest = suite[index].digest if index < len(suite) else None
+        task = suite[index] if index < len(suite) else None
+        digest = None if task is None else task.digest
         if any(result.task_hash != digest for result in results if result.task_index == index):
-            raise InputError(f"{folder} holds records of suite '{suite.name}' with another task {index}: {remedy}")
+            named = f"not '{task.name}'" if task else f"of {len(suite)}"
+            raise InputError(
+                f"{folder} holds records of suite '{suite.name}' with another task {index}, {named}: {remedy}"
+            )
 
 
 def results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:

@@ -86,7 +86,7 @@ def task_on(
         model: a task on any devices.
         machine: GPU and number.
         batch_per_device: samples of a step for each device; by default the model's batch is shared by all.
-        memory_bytes: of each device. By default the card's, where the task counts all that a step takes, else
+        memory_bytes: memory of each device. By default the card's, where the task counts all that a step takes, else
             `MEMORY_SHARE` of it.
 
     Raises:

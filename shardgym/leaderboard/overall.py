@@ -173,7 +173,7 @@ def render_overall(table: Overall, style: str = "text", *, all_rows: bool = True
     """Return the overall table, and below it what it covers.
 
     Args:
-        table: from `overall`.
+        table: what `overall` returned.
         style: "text" or "md".
         all_rows: whether solvers without a score over all measured suites have a row, too.
     """

@@ -110,7 +110,7 @@ def counted_costs(everyone: Sequence[SolverResults], num_tasks: int) -> tuple[di
 
     Args:
         everyone: the solvers of a board.
-        num_tasks: that were asked for, T.
+        num_tasks: number of tasks that were asked for, T.
 
     Returns:
         By solver, costs in ms, NaN for one that solved nothing, shape (S, T); and those of the base, geometric mean

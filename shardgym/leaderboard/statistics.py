@@ -213,7 +213,7 @@ def rank_ranges(ahead: Bools) -> list[tuple[int, int]]:
     All of them hold together with 95 % (Mogstad, Romano, Shaikh & Wilhelm, Inference for Ranks, 2024).
 
     Args:
-        ahead: of `clearly_ahead`.
+        ahead: what `clearly_ahead` returned.
     """
     count = len(ahead)
     return [(1 + int(ahead[:, n].sum()), count - int(ahead[n].sum())) for n in range(count)]
@@ -224,7 +224,7 @@ def pareto_front(times: Floats, costs: Floats) -> Bools:
 
     Args:
         times: seconds per plan by solver, shape (n,).
-        costs: of plans, shape (n,); NaN for a solver that solved nothing, which is not among them.
+        costs: costs of plans, shape (n,); NaN for a solver that solved nothing, which is not among them.
     """
     no_worse = (times[:, None] <= times) & (costs[:, None] <= costs)
     better = (times[:, None] < times) | (costs[:, None] < costs)

@@ -41,7 +41,7 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, link: str = PAGE
     Args:
         rankings: one per table.
         style: "text" or "md".
-        link: where columns are explained.
+        link: page that explains the columns.
 
     Raises:
         UnknownNameError: no such style.
@@ -58,7 +58,7 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, link: str = PAGE
 
 
 def title(ranking: Ranking) -> str:
-    """Return e.g. "dlrm4-v1: 3 of 600 tasks, judged by fbgemm on cpu-amd-epyc-2c"."""
+    """Return e.g. "dlrm4-v2: 3 of 600 tasks, judged by fbgemm on cpu-amd-epyc-2c"."""
     run = ranking.board.run
     size = len(load_suite(run.suite)) if run.suite in suite_names() else run.num_tasks
     number = str(size) if run.num_tasks == size else f"{run.num_tasks} of {size}"

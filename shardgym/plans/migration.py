@@ -69,10 +69,11 @@ class Migration:
         names = {"intra": "within fast domains", "inter": "between domains", "host": "through the memory of hosts"}
         has_hosts = self.bytes_by_link["host"] or topology.host_memory_bytes
         parts = [f"{format_bytes(size)} {names[link]}" for link, size in self.bytes_by_link.items() if size]
-        return (
-            f"{exact_bytes(self.bytes)} move: {', '.join(parts)}; at least {self.transfer_ms(topology):.1f} ms on "
-            f"idle links{', not counting the buses of hosts' if has_hosts else ''}"
-        )
+        sentence = f"{exact_bytes(self.bytes)} move: {', '.join(parts)}"
+        if ms := self.transfer_ms(topology):
+            buses = ", not counting the buses of hosts" if has_hosts else ""
+            sentence += f"; at least {ms:.1f} ms on idle links{buses}"
+        return sentence
 
 
 def rebound(plan: ShardingPlan, task: ShardingTask) -> ShardingPlan:
@@ -89,9 +90,9 @@ def migration(task: ShardingTask, old: ShardingPlan, new: ShardingPlan) -> Migra
     """Return what moves between two plans for the tables of a task.
 
     Args:
-        task: whose tables and devices both plans are for; statistics, and so `task_hash`, may differ.
-        old: in use.
-        new: to come.
+        task: has the tables and devices of both plans; statistics, and so `task_hash`, may differ.
+        old: plan in use.
+        new: plan to move to.
 
     Raises:
         InputError: a plan names a table or device that the task lacks, or the old plan lacks a part.

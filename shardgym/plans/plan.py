@@ -124,7 +124,7 @@ class ShardingPlan(Record):
         devices or by one place of every group, and rectangles that form no grid, are "tiers".
 
         Args:
-            table: its name.
+            table: name of the table.
             task: the task of the plan.
 
         Raises:
@@ -185,7 +185,7 @@ class ShardingPlan(Record):
         """Return what each device's memory holds in a step, at most `task.topology.memory_bytes`.
 
         Args:
-            task: of the plan.
+            task: task that the plan is for.
             hottest: whether shards receive the ids of their hottest batch, or of an average one.
         """
         check_instance("task", task, ShardingTask)

@@ -38,8 +38,8 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
     Args:
         table: the table.
         batch_size: samples of a batch.
-        seed: of the draw.
-        batch: its number.
+        seed: seed of the draws.
+        batch: number of the batch.
         placed: whether popularity ranks become rows. It makes no difference to how often rows are drawn.
 
     Raises:

@@ -83,8 +83,8 @@ def cache_misses(cells: Cells, draws: float, capacity: float) -> CacheMisses:
     x = p (x + (1 - x) share), and the share follows, as the x add up to the capacity.
 
     Args:
-        cells: of the rows that share the cache.
-        draws: from the whole table in a batch.
+        cells: cells of all rows that share the cache.
+        draws: ids drawn from the whole table in a batch.
         capacity: rows that the cache holds.
     """
     expected = draws * cells.rates

@@ -176,8 +176,8 @@ class EmbeddingTable(Record):
 
     Attributes:
         name: unique within a task.
-        num_embeddings: rows.
-        embedding_dim: columns.
+        num_embeddings: number of rows.
+        embedding_dim: number of columns.
         pooling_factor: mean number of ids per sample, of all its features together; 0 for a table that is never used.
         ids: distribution of the ids, or the recording that they come from.
         reuse_histogram: 17 shares, summing to 1 (or all 0 for an unused table), of the distinct rows touched by one
@@ -264,7 +264,7 @@ class TablePool(Record, Sequence[EmbeddingTable]):
     """Tables by index, with the batch that their reuse histograms are of.
 
     Attributes:
-        name: for display and errors.
+        name: name for display and errors.
         batch_size: samples per batch.
         tables: at least one, with distinct names.
     """

@@ -132,10 +132,10 @@ def shard_lookups(table: EmbeddingTable, samples: int, start: int, stop: int, qu
     """Return how many ids of a batch fall into rows `start` to `stop` of a table, the latter left out.
 
     Args:
-        table: which one.
-        samples: of a batch.
-        start: first row.
-        stop: the row after the last.
+        table: table that the rows are of.
+        samples: samples of a batch.
+        start: first row of the shard.
+        stop: row after the last.
         quantile: over batches, of the hottest one. Drawn ids fall into rows independently, and bags of
             `lengths="poisson"` vary as well, so that their number is near normal. Of recorded ids it is the largest
             number in any whole batch of the record.

@@ -93,7 +93,7 @@ class ShardingTask(Record):
             with the same precision is kept as one without.
         optimizer: optimiser of tables without one of their own; its state counts against memory. If all tables have the
             same, it is kept as that of the task.
-        name: for display, e.g. "dlrm4-v1/17".
+        name: name for display, e.g. "dlrm4-v2/17".
         step_memory: what a training step takes besides weights and optimiser state; the topology's memory then has to
             hold all of it. None: memory is for weights and optimiser state alone.
         dedup_ids: whether each device sends every distinct id of its own samples once per table. For an unpooled table
@@ -204,9 +204,9 @@ class ShardingTask(Record):
         """Bytes that a shard takes on each device that holds it.
 
         Args:
-            table: of the task.
-            rows: its first row and the row after the last.
-            columns: their number.
+            table: table to place.
+            rows: first row, and the row after the last.
+            columns: number of columns.
             num_holders: devices that hold it; each serves its share of the samples.
             hottest: whether ids are those of the hottest batch, see `StepMemory`, or of an average one.
 
@@ -349,7 +349,7 @@ class ShardingTask(Record):
 
         Args:
             tables: positions of tables, shape (n,).
-            columns: of each, shape (n,); 0 columns take nothing.
+            columns: columns of each shard, shape (n,); 0 columns take nothing.
         """
         per_column, besides = self._column_bytes
         return np.where(columns > 0, columns * per_column[tables] + besides[tables], 0)

@@ -146,7 +146,7 @@ class Topology(Record):
         """Return devices like these on which all tables fit, to price infeasible plans.
 
         Args:
-            num_devices: how many, all in one fast domain; the same devices when None.
+            num_devices: number of devices, all in one fast domain; the same devices when None.
         """
         if num_devices is None:
             return dataclasses.replace(self, memory_bytes=(MAX_MEMORY_BYTES,) * self.num_devices)

@@ -63,7 +63,7 @@ class PlanResult(Record):
         predicted_ms: times of a step on each rank by phase, in the order of `PHASES`, by the comparison's cost; empty
             without a prediction.
         predicted_bytes: bytes on each rank for tables and a step's data in flight in its hottest batch, see
-            `StepMemory`.
+            `StepMemory`, without what is reserved for others.
         round_ms: time of a step in each round, that of its slowest rank; the median of the timed steps.
         rank_ms: time of a step on each rank, including waits for others; the geometric mean of rounds' medians.
         phases_ms: times of embedding collections on each rank by phase, see `phases_ms`; the median over rounds.
@@ -243,7 +243,7 @@ def _begun(
             plan,
             plan_record(one.sharding_plan),
             tuple(map(tuple, predicted.per_device.tolist())) if predicted.feasible else (),
-            tuple(memory.total for memory in one.plan.memory_per_device(in_step)),
+            tuple(memory.total - memory.reserved for memory in one.plan.memory_per_device(in_step)),
         )
         for (plan, one), predicted in zip(contenders.items(), costs, strict=True)
     ]

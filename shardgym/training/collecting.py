@@ -101,9 +101,9 @@ def collect(
         steps: tasks, likewise, all of whose plans are measured in complete steps; on the CPU alone, where it is
             `STEPS` when None.
         minutes: begin nothing new after that long.
-        space: that shard sets are drawn from; `Space()` when None.
+        space: space to draw shard sets from; `Space()` when None.
         repeated: share of the samples, and of the tasks, that is measured a second time, at another moment.
-        seed: of all draws.
+        seed: seed of all draws.
         progress: show progress on standard error.
 
     Raises:

@@ -61,12 +61,12 @@ def train_role(
     """Train a simulator; the same samples, settings and seed give the same weights.
 
     Args:
-        role: whose weights they are; a judge starts from other weights than an oracle.
+        role: role of the network; a judge starts from other weights than an oracle.
         hardware: tag of the samples that are predicted: steps, or kernels alone where there are no steps.
         alone: samples of kernels timed alone that the role may learn from.
-        steps: likewise of parts of complete steps; with none, the simulator predicts kernels alone.
-        settings: how.
-        seed: of everything random.
+        steps: samples of parts of complete steps; with none, the simulator predicts kernels alone.
+        settings: settings of the training.
+        seed: seed of weights, order of samples and draws.
         progress: called after every epoch.
 
     Returns:
@@ -219,7 +219,7 @@ def initial_layers(members: int, seed: int) -> Params:
 
     Args:
         members: networks that are trained together.
-        seed: of the draws.
+        seed: seed of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}

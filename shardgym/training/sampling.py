@@ -75,7 +75,7 @@ class Space(Record):
 
     Attributes:
         batch: samples per batch over all devices, powers of two.
-        precision: of weights and of pooled values.
+        precision: precision of weights and of pooled values.
         optimizer: fused into the backward pass. FBGEMM has no Adam for CPUs, where it is left out.
         width: columns of a table, multiples of 4.
         pooling: mean ids per sample of a table.

@@ -1,9 +1,11 @@
 """sweep: machines on the command line, and what is written and printed."""
 
+import dataclasses
 import json
 
 import pytest
 
+from shardgym import ShardingTask
 from shardgym.cli import main
 from shardgym.evaluation import read_records
 
@@ -39,15 +41,21 @@ def test_a_machine_that_is_too_small_is_an_outcome(output_of):
     assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *memory, "--out", "other"]) == 1
 
 
-def test_tasks_are_swept(capsys, output_of):
+def test_tasks_are_swept(here, capsys, output_of):
     assert main(["sweep", "task.json", "--gpus", "a100", "--devices", "2", "--solver", "lpt", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["machines"][0]["batch_size"] == 64
     assert page["records"] == "results/sweep-task/records.jsonl"
     per_device = ["--batch-per-device", "10", "--devices", "2,4", "--solver", "lpt", "--json"]
-    assert "or --resume all to start" in output_of(["sweep", "task.json", "--gpus", "a100", *per_device], 2).err
+    refused = output_of(["sweep", "task.json", "--gpus", "a100", *per_device], 2).err
+    assert "another task 0, not 'a100-2': give another folder, or --resume all to start" in refused
     assert main(["sweep", "task.json", "--gpus", "a100", *per_device, "--resume", "all"]) == 0
     assert [one["batch_size"] for one in json.loads(capsys.readouterr().out)["machines"]] == [20, 40]
+    task = ShardingTask.load(here / "task.json")
+    with_hosts = dataclasses.replace(task.topology, host_memory_bytes=2**30)
+    (here / "hosts.json").write_text(dataclasses.replace(task, topology=with_hosts).to_json())
+    said = output_of(["sweep", "hosts.json", "--gpus", "a100", "--devices", "2", "--solver", "lpt"]).err
+    assert "the memory of hosts is left out" in said
     for name, message in (("nothing", "unknown pool 'nothing'"), ("test_sweep:model", "has no batch size; give --b")):
         assert message in output_of(["sweep", name, "--gpus", "h100", "--devices", "2"], 2).err
 

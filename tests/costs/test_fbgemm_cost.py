@@ -280,11 +280,13 @@ def test_with_fewer_gpus_kernels_are_timed_alone_and_exchanges_modelled(cuda_cos
     assert refused.reason.startswith("cost 'fbgemm' prices no replicas, but table 'a' is held by devices 0, 1, 2: ")
 
 
-def test_with_as_many_gpus_as_devices_they_take_complete_steps(cuda_cost):
+def test_with_as_many_gpus_as_devices_they_take_complete_steps(cuda_cost, monkeypatch):
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
     (found,) = cuda_cost.evaluate(TASK, [APART])
     assert found.communication == "measured"
     assert found.per_device.tolist() == [[5, 1, 7, 7, 2]] * 2
     assert found.notes[0] == "complete steps on this machine's GPUs: the task's links are not used"
+    assert "NCCL_ALGO=Ring" in found.notes
 
 
 @pytest.mark.measured

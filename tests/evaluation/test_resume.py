@@ -122,7 +122,8 @@ def test_a_task_that_changed_or_is_gone_is_found_also_where_nothing_is_to_do(out
     run(out, "Halves")
     tasks = [*toy_tasks(2), *changed]
     before = lines(out)
-    with pytest.raises(InputError, match="records of suite 'toys' with another task 2"):
+    named = f"not '{changed[0].name}'" if changed else "of 2"
+    with pytest.raises(InputError, match=f"records of suite 'toys' with another task 2, {named}: give another"):
         run(out, "Halves", tasks=tasks, limit=1)
     assert lines(out) == before
 

@@ -22,6 +22,7 @@ from shardgym import (
     Shard,
     ShardingPlan,
     ShardingTask,
+    StepMemory,
     Topology,
     ZipfIds,
 )
@@ -40,7 +41,8 @@ def measured(monkeypatch, spread):
     a minute of six.
     """
     tables = (EmbeddingTable("a", 100, 8), EmbeddingTable("b", 50, 16))
-    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 12)
+    reserved = StepMemory(reserved_bytes=(2**19,))
+    task = ShardingTask(tables, Topology(2, (2**20,) * 2), 12, step_memory=reserved)
     contenders = {}
     for name, devices in {"even": (0, 1), "odd": (1, 0)}.items():
         plan = ShardingPlan.table_wise(task, devices)
@@ -73,6 +75,7 @@ def test_it_ends_when_all_intervals_are_narrow(monkeypatch):
     check_result(result, 2, MIN_ROUNDS)
     assert (result.ended, result.notes, kept) == ("within", ("a note",), [1, 2, 3, 4])
     even, odd = result.plans
+    assert 0 < max(even.predicted_bytes) < 2**19  # without what is reserved
     # The slowest rank counts; a process may give memory back.
     assert (even.round_ms, even.peak_bytes, even.rank_ms) == ((10.0,) * 4, (1000, 0), pytest.approx((10.0, 5.0)))
     assert odd.ratio == pytest.approx(1.5, abs=0.002)

@@ -34,7 +34,7 @@ def test_nothing_moves_between_equal_plans_and_rows_to_hosts_cross_no_link():
     assert (found.moves, found.bytes, found.transfer_ms(TASK.topology)) == ((), 0, 0.0)
     found = migration(TASK, plan(a(1), B), plan(a(1, compute_kernel="fused_uvm"), B))
     assert found.bytes_by_link == {"intra": 0, "inter": 0, "host": 3600}
-    assert "through the memory of hosts; at least 0.0 ms on idle links, not counting" in found.sentence(TASK.topology)
+    assert found.sentence(TASK.topology).endswith("through the memory of hosts")
     hosts = [plan(a(device, compute_kernel="fused_uvm"), B) for device in (0, 1)]
     assert moved(hosts[1], hosts[0]) == moved(hosts[1], plan(a(0), B)) == [((0, 100), (0, 8), 1, 0, 3600, "host")]
 

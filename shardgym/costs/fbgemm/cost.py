@@ -6,6 +6,7 @@ and on CUDA where there are as many GPUs as devices. With fewer GPUs the kernels
 """
 
 import functools
+import os
 import random
 import threading
 import uuid
@@ -74,7 +75,7 @@ class FbgemmCost(CostModel):
             that takes root and links of 0.025e9 to 0.25e9 bytes per second; on CUDA a GPU for each device.
         timeout_s: seconds that one round of one plan (of one device, where kernels are timed alone) may take before its
             processes are replaced.
-        seed: of ids and of the order of measurements.
+        seed: seed of the ids and of the order of measurements.
         ids_hidden: whether the total leaves out the exchange of ids, which training pipelines hide.
         socket_bytes: most bytes of a socket's send buffer, and of its receive buffer, between network namespaces. A
             device is through with what it sends when buffers have taken it, so they are small against what is sent, as
@@ -252,7 +253,8 @@ class FbgemmCost(CostModel):
         if self._device == "cpu":
             notes = step_notes(topology, shaped, real_time=all(fact["real_time"] for fact in group.facts))
         else:
-            notes = ("complete steps on this machine's GPUs: the task's links are not used",)
+            of_nccl = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")]
+            notes = ("complete steps on this machine's GPUs: the task's links are not used", *of_nccl)
         phases_of = functools.partial(
             step.phases_of, pace=pace, with_latency=shaped is not None, ids_hidden=self._ids_hidden
         )

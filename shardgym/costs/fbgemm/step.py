@@ -171,7 +171,7 @@ def phases_of(
         task: batch size, precision and, for modelled exchanges, the topology.
         steps: what was measured.
         links: prices exchanges; None where they were timed.
-        pace: of the machine, see `shardgym.costs.fbgemm.pace`.
+        pace: pace of the machine, see `shardgym.costs.fbgemm.pace`.
         with_latency: whether exchanges that were timed also take the latency of the topology's links, which those
             between network namespaces do not have.
         ids_hidden: whether `noise` is that of totals without the exchange of ids.

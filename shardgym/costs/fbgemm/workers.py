@@ -59,8 +59,8 @@ class Workers:
 
     Args:
         module: has the `start` of the processes.
-        settings: of each; where they meet is added.
-        environment: variables of all, beside those of this process that choose nothing that runs.
+        settings: settings of each process; the file at which they meet is added.
+        environment: variables of all, in addition to those of this process that are not in `_DROPPED`.
         timeout_s: seconds one job may take.
         new_interpreters: whether variables must be in place before anything is loaded, or CUDA is used: it does not
             work in a copy of a process that has asked for a device, as libraries may do while they are imported.

@@ -300,8 +300,8 @@ def shard_sizes(
     Args:
         shards: table, rows and columns of each; of rows the first and the one after the last.
         batch_size: samples over all devices.
-        precision: of pooled rows, and of the weights of tables that do not say otherwise.
-        optimizer: of tables that do not say otherwise; fused into the backward pass.
+        precision: precision of pooled rows, and of the weights of tables that do not say otherwise.
+        optimizer: optimizer of tables that do not say otherwise; fused into the backward pass.
         served: share of the samples that a device looks up in each shard, shape (n,) or one for all.
         senders: devices that have the samples, each of which sends distinct ids of unpooled tables once; 1 where all
             ids are sent.

@@ -169,7 +169,7 @@ def forward_ms(sums: Floats, counts: Floats, kernels: KernelConstants = KERNELS)
     """Return the forward pass of devices in ms, shape (...).
 
     Args:
-        sums: of what `shard_work` says of the shards of each device, shape (..., len(Work)).
+        sums: sums of what `shard_work` says of the shards of each device, shape (..., len(Work)).
         counts: shards of each device, at least 1, shape (...).
         kernels: shares and times of all cards.
     """
@@ -204,7 +204,7 @@ def least_ms(work: Floats, typical: Floats, kernels: KernelConstants = KERNELS) 
     passes as those of one shard. Chains, and caches that tables share, are left out.
 
     Args:
-        work: of shards, shape (n, len(Work)).
+        work: work of shards, shape (n, len(Work)).
         typical: work in proportions in which the forward bound is tight, shape (len(Work),).
         kernels: shares and times of all cards.
     """

@@ -56,8 +56,8 @@ def find_bottleneck(cost: PlanCost, sent_values: Sequence[float]) -> Bottleneck:
     """Find the device that the step is longest for; of several alike, the one with most compute and exchange.
 
     Args:
-        cost: of a feasible plan.
-        sent_values: of a sample, that each device sends, shape (D,).
+        cost: cost of a feasible plan.
+        sent_values: values that each device sends for a sample, shape (D,).
     """
     ids, forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward

@@ -49,6 +49,8 @@ def render_plan(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = 
         if max(map(len, table.splitlines())) <= width:
             break
     lines = [*_host_lines(task, plan), *describe_bottleneck(task, plan, times)]
+    if detail[2]:
+        lines.append("sent/sample, values/sample: what a device puts out and looks up for a sample of the batch")
     if times is not None:
         phases = ", ".join(f"{_PHASES[phase][1]} {_PHASES[phase][0]}" for phase in _phases_of(times))
         noise = f", standard error {100 * times.noise:.1f} %" if times.noise else ""

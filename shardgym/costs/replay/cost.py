@@ -42,8 +42,8 @@ class ReplayCost(CostModel):
     Args:
         ids: "stream" counts drawn or recorded ids. "expected" takes numbers of ids and of different rows as they are
             expected of the tables' laws: for searches, when the judge replays streams.
-        seed: of the streams.
-        batches: how many are replayed; times and bytes are their means.
+        seed: seed of the streams.
+        batches: number of batches to replay; times and bytes are their means.
 
     Raises:
         InputError: arguments out of range, or a seed or batches where nothing is drawn.

@@ -222,7 +222,7 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
         lines: ms per amount, by `LINES` and `AMOUNTS`, shape (5, 4).
         task: batch and precision.
         compute_ms: forward and backward of every device of placements, shape (..., D, 2).
-        loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
+        loads: loads of every device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
     domain = task.topology.fast_domain_size
     prices = _lines_of(lines.tobytes(), task.batch_size, ELEMENT_BYTES[task.precision], task.num_devices, domain)

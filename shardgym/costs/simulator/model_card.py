@@ -89,8 +89,8 @@ def shipped_agreement(name: str, models: Path = SHIPPED) -> Agreement | None:
     """Return what ships about the simulators in a folder; None when nothing does.
 
     Args:
-        name: of the folder, a hardware tag.
-        models: where the folders are.
+        name: name of the model's folder, a hardware tag.
+        models: folder of all models.
     """
     path = models / name / AGREEMENT
     return Agreement.load(path) if path.is_file() else None

@@ -93,7 +93,7 @@ class ComputeNet:
         params: a chain of layers has `NAME.0.weight` of shape (inputs, outputs), `NAME.0.bias` of shape (1, outputs),
             `NAME.1.weight` and so on; in training with an axis of K networks in front, which are evaluated together.
             What is not trained is called `fixed.NAME`.
-        ops: of the parameters' library.
+        ops: array operations of the library that holds the parameters.
     """
 
     #: Numbers of a latent: forward and backward ms; amounts of work, in units of the mean shard, the first of which
@@ -125,10 +125,10 @@ class ComputeNet:
         """Return what is taken from training data once and not trained afterwards.
 
         Args:
-            features: of all shards, shape (S, 30).
-            amounts: of work, shape (S, 8).
+            features: features of all shards, shape (S, 30).
+            amounts: amounts of work, shape (S, 8).
             counts: shards of each sample, shape (N,).
-            context: of each sample, numbers in `CONTEXTS`, shape (N,).
+            context: context of each sample, numbers in `CONTEXTS`, shape (N,).
             priors: ms per mean amount of work, and per device in the last row; forward and backward, shape (2, 9, 2).
         """
         prior, device_ms = priors[:, :-1], priors[:, -1]
@@ -160,8 +160,8 @@ class ComputeNet:
 
         Args:
             features: see `shard_features`, shape (S, 30).
-            amounts: of work, shape (S, 8).
-            context: of each shard, shape (S, 1); None with parameters of `in_context`.
+            amounts: amounts of work, shape (S, 8).
+            context: context of each shard, shape (S, 1); None with parameters of `in_context`.
         """
         ops = self.ops
         scaled = amounts / self.params["fixed.work_unit"]
@@ -267,8 +267,8 @@ class NumpyNet:
     """What predicts compute, in NumPy: a network for one context.
 
     Args:
-        params: of the network, see `Weights`.
-        context: that is predicted, a number in `CONTEXTS`.
+        params: parameters of the network, see `Weights`.
+        context: context to predict, a number in `CONTEXTS`.
     """
 
     def __init__(self, params: Params, context: int) -> None:

@@ -91,7 +91,7 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
     Args:
         weights: a folder or a file; what ships with the package when None.
         role: names the file in a folder.
-        hardware: which of the shipped ones; may be None when there is one only.
+        hardware: hardware tag of the shipped weights; may be None when there is only one.
     """
     if weights is not None:
         path = Path(weights)

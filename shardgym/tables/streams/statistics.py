@@ -168,7 +168,7 @@ class CountedRows:
     """A counter for each row.
 
     Args:
-        rows: of the table.
+        rows: rows of the table.
     """
 
     def __init__(self, rows: int) -> None:

@@ -76,7 +76,7 @@ class Group(Record):
     """Tasks that are drawn alike.
 
     Attributes:
-        name: of the group.
+        name: name of the group.
         count: tasks in the group.
         topology: name of a preset.
         num_devices: devices of each task.
@@ -142,14 +142,14 @@ class DrawnTasks(Record):
 
     Attributes:
         kind: "drawn".
-        seed: of the draws; the same file always gives the same tasks.
+        seed: seed of the draws; the same file always gives the same tasks.
         pool: name or path of a pool.
         batch_size: samples of a step over all devices: those of the pool, divided by `scale`.
         groups: at least one.
         half: the half of the pool that tables are drawn from, or all of it.
         scale: divides the rows of the pool's tables, and its batch.
-        precision: of weights and of what is communicated.
-        optimizer: of all tables.
+        precision: precision of weights, outputs and gradients.
+        optimizer: optimizer of all tables.
     """
 
     kind: Literal["drawn"]
@@ -182,7 +182,7 @@ class SequenceTasks(Record):
 
     Attributes:
         kind: "sequences".
-        seed: of the draws.
+        seed: seed of the draws.
         batch_size: samples of a step over all devices.
         num_tables: smallest and largest number of tables.
         rows: numbers of rows to draw from.
@@ -191,8 +191,8 @@ class SequenceTasks(Record):
         fullness: shares of the memory of all devices that the tables take, to draw from.
         groups: at least one.
         shift: flattens the head of all laws, see `ZipfIds.q`.
-        precision: of weights and of what is communicated.
-        optimizer: of all tables.
+        precision: precision of weights, outputs and gradients.
+        optimizer: optimizer of all tables.
     """
 
     kind: Literal["sequences"]
@@ -215,7 +215,7 @@ class DriftTasks(Record):
 
     Attributes:
         kind: "drift".
-        seed: of the changes.
+        seed: seed of the changes.
         drawn: the tasks at the first step; their tables lose their reuse histograms.
         steps: tasks that each drawn task becomes, in a row.
         pooling_change: standard deviation of the logarithm by which a pooling factor changes from step to step.
@@ -265,15 +265,15 @@ class MixedTasks(Record):
 
     Attributes:
         kind: "mixed".
-        seed: of the draws.
+        seed: seed of the draws.
         pools: at least one.
         samples_per_device: batch size over the number of devices.
         num_tables: smallest and largest number of tables.
         total_bytes: smallest and largest size of all tables together.
         groups: at least one.
-        precision: of weights and of what is communicated.
-        optimizer: of all tables.
-        group_sync_interval: of all tasks, see `ShardingTask`.
+        precision: precision of weights, outputs and gradients.
+        optimizer: optimizer of all tables.
+        group_sync_interval: interval of all tasks, see `ShardingTask`.
     """
 
     kind: Literal["mixed"]

@@ -32,7 +32,7 @@ class Suite(Sequence[ShardingTask]):
     """Tasks by index, built at their first use.
 
     Attributes:
-        name: as loaded, e.g. "dlrm4-v1".
+        name: name to load it by, e.g. "dlrm4-v2".
         description: one sentence.
         tracks: ways to score plans, the default one first.
         source: builds the tasks.

@@ -48,7 +48,7 @@ SOLVERS: dict[str, dict[str, Any]] = {
 LAUNCHES = 2
 TURNS = 2
 #: Of the measured cost, as for the boards.
-BOARD_EFFORT = {"rounds": 3, "warmups": 1}
+BOARD_EFFORT = {"rounds": 3}
 #: Good neighbours are at most so much costlier than the best plan, by the oracle, and the other ones so much.
 _GOOD = 1.1
 _WORSE = 2.0

@@ -69,7 +69,7 @@ class FbgemmCost(CostModel):
     Args:
         device: "cpu" or "cuda"; `CUDA_VISIBLE_DEVICES` chooses GPUs.
         rounds: passes over everything that is compared; at least 2, as the spread is taken over them.
-        warmups: untimed steps per round.
+        warmups: untimed steps per round; the second step of a plan already takes what later ones do.
         iterations: timed steps per round, each with ids of its own.
         comm: whether exchanges are "measured" or "modelled"; "auto" measures them where that can be done. On the CPU
             that takes root and links of 0.025e9 to 0.25e9 bytes per second; on CUDA a GPU for each device.
@@ -97,7 +97,7 @@ class FbgemmCost(CostModel):
         self,
         device: str = "cpu",
         rounds: int = 7,
-        warmups: int = 2,
+        warmups: int = 1,
         iterations: int = 3,
         comm: CommChoice = "auto",
         timeout_s: float = 120.0,

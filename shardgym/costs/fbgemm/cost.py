@@ -96,7 +96,7 @@ class FbgemmCost(CostModel):
     def __init__(
         self,
         device: str = "cpu",
-        rounds: int = 7,
+        rounds: int = 5,
         warmups: int = 1,
         iterations: int = 3,
         comm: CommChoice = "auto",

@@ -24,8 +24,9 @@ _GIT_TIMEOUT_S = 20
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of those of `DISTRIBUTIONS` that are installed."""
-    found = {"python": platform.python_version()}
+    """Versions of Python, of the kernel, which exchanges run through, and of those of `DISTRIBUTIONS` installed."""
+    kernel = ".".join(platform.release().split(".")[:2])
+    found = {"python": platform.python_version(), platform.system().lower(): kernel}
     for name in DISTRIBUTIONS:
         try:
             found[name] = version(name)

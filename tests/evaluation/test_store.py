@@ -2,6 +2,7 @@
 
 import hashlib
 import lzma
+import platform
 import re
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_a_run_into_packed_records_is_told_how_to_unpack_them(tmp_path, resume):
 def test_records_hold_all_arguments_and_where_they_come_from(tmp_path):
     (record, *_) = run(tmp_path, SolverSpec(TOY + "Tuned"), limit=1)
     assert {"python", "shardgym", "numpy"} <= set(record.versions)
+    assert platform.release().startswith(record.versions[platform.system().lower()])
     assert record.started.endswith("+00:00")
     assert (record.solver_settings, record.resolved_settings) == ({}, {"k": 0})
     source = Path(sys.modules["evaluation_toys"].__file__).read_bytes()

@@ -16,14 +16,6 @@ TASK = toy_tasks(1)[0].to_dict()
 WEIRD = [None, True, -1, 0, 1.5, 10**30, 1e308, "", "x" * 300, "\u0000", [], {}, [[]], {"a": 1}, "2", [1, 2], 2**63]
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A current folder with a valid task."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.json").write_text(json.dumps(TASK))
-    return tmp_path
-
-
 def listing(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

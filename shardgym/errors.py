@@ -108,7 +108,7 @@ NO_PLAN = (NoFeasiblePlanError, InfeasiblePlanError)
 
 
 class MeasurementError(ShardGymError):
-    """A measurement failed: the worker died, hung or ran out of memory."""
+    """A measurement failed, as when a worker died, hung or ran out of memory, or cannot be made on this system."""
 
 
 def format_ranges(numbers: Iterable[int]) -> str:

@@ -64,7 +64,7 @@ PLAN = LazyGroup(
 ROOT = LazyGroup(
     "shardgym",
     {
-        "list": ("checks:list_names", "List suites, solvers, costs, environments, pools or topologies."),
+        "list": ("checks:list_names", "List suites, solvers, costs, envs, pools or topologies."),
         "run": ("run:run", "Run solvers on a suite and rank them."),
         "solve": ("solve:solve", "Make one plan for one task and write it to a file."),
         "plan": (":PLAN", "Show, compare, export and import plans."),

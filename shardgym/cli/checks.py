@@ -60,9 +60,9 @@ LISTS: dict[str, Callable[[], Rows]] = {
 @click.argument("kind", type=click.Choice([*LISTS]), metavar="KIND")
 @json_option
 def list_names(kind: str, as_json: bool) -> int:
-    """List suites, solvers, costs, environments, pools or topologies.
+    """List suites, solvers, costs, envs, pools or topologies.
 
-    KIND is suites, solvers, costs, envs, pools or topologies. Commands take any of the names. Your own solvers and
+    Commands take any of the names. Your own solvers and
     costs need no registration: give them as module:Class, and suites and pools as files.
     """
     rows = LISTS[kind]()

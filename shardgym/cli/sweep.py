@@ -77,8 +77,8 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 )  # fmt: skip
 @click.option(
     "--dense-ms", "dense", multiple=True, metavar="[GPU=]MS[/SAMPLES]", callback=by_name(_DenseTime()),
-    help="Time of the rest of the model on one device: 12/4096 is 12 ms for 4,096 samples, and in proportion for "
-    "others.",
+    help="Time of the rest of the model on one device: 12/4096 is 12 ms for 4,096 samples; other numbers "
+    "scale linearly.",
 )  # fmt: skip
 @click.option(
     "--price", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
@@ -112,9 +112,9 @@ def sweep_machines(
     MODEL is a task file or SUITE/INDEX, whose devices are replaced, without host memory; a file of tables (.json,
     .csv) or the name of a pool; or module:function, which returns your TorchRec model.
 
-    Each GPU in each number is a machine, with the links of the card's data sheet. The cost 'gpu' is the solver's
-    oracle and the judge of its plans. The table shows the time of a step of the embeddings, the memory left, and what
-    bounds the step: the part of the devices that saves most if it is twice as fast.
+    Every combination of a GPU and a number of devices is a machine, with the links of the card's data sheet. The cost
+    'gpu' is the solver's oracle and the judge of its plans. The table shows the time of a step of the embeddings, the
+    memory left, and what bounds the step: the part of the devices that would save most if it were twice as fast.
 
     Results are records of a run, with their plans. After an interruption, the same command continues. The exit code is
     1 if the solver failed on a machine, or no machine has a plan; a machine that is too small is an outcome.

@@ -69,9 +69,9 @@ def import_tables(
 
     With --devices the command writes a task, else a pool. FILE holds tables (.json, .csv), or ids: dlrm_datasets
     (.pt), Parquet with a row per sample and a column of ids or of lists of ids per feature (.parquet), or text like
-    Criteo's (.tsv, .txt); the first and the last may be gzipped. In ids, the command counts rows, ids per sample,
-    reuse, and where popular rows lie, in whole batches. To measure with the ids themselves, list their folder in the
-    variable SHARDGYM_DATA.
+    Criteo's (.tsv, .txt); .pt and text may be gzipped. From ids, the command counts rows, ids per sample, reuse of
+    rows, and where popular rows lie, in whole batches only. To measure with the ids themselves, list their folder in
+    the variable SHARDGYM_DATA.
     """
     if optimizer is not None and topology is None:
         raise InputError("--optimizer is for a task: give --devices, too")

@@ -195,7 +195,7 @@ class TableWiseEnv(PlacementEnv):
     - `times` (2 D,): `reshape(D, 2)` gives two numbers for each device: its predicted compute (forward and backward)
       with the tables placed so far, and with the table to place as well. Both are relative to the task's even share,
       the time of all its tables on one device (exchanges included) over the number of devices. At most 2 D; 0 for
-      devices that do not exist; both equal when no table is left. The cost must be additive ("simulator", "roofline").
+      devices that do not exist; both equal when no table is left. The cost must be additive, such as "simulator".
 
     With observation="full" these are added. N is `max_tables`; the rows are the placed tables in the order of placing,
     then the waiting tables, starting with the one to place, then zeros.
@@ -213,8 +213,8 @@ class TableWiseEnv(PlacementEnv):
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
     giving up never pays. With reward="terminal", the last step earns this and earlier steps earn 0. With
     reward="dense", every step earns minus the increase of the cost of the placed tables, as if the task had no others,
-    and the last step the rest, including penalties; the return is the same up to rounding. The cost must be additive
-    ("simulator", "roofline"). With reward="relative", rewards are divided by the task's reference cost, that of a
+    and the last step the rest, including penalties; the return is the same up to rounding. The cost must be additive,
+    such as "simulator". With reward="relative", rewards are divided by the task's reference cost, that of a
     simple rule (see `shardgym.envs.reference`), so that tasks of all sizes count alike: a plan as good as the rule's
     earns -1. They are dense if the cost is additive. With other costs ("fbgemm"), they are terminal and relative to
     references of "roofline".

@@ -38,8 +38,8 @@ class Solver(Protocol):
     - `check_ready(cost)` raises `InputError` if the solver cannot solve anything, see `check_ready`.
     - `weights_digest`, of a learned solver: SHA-256 of the weights that it solved with, or None. Records hold it.
     - `training_time_s`, of a learned solver: seconds that training took. Records hold it.
-    - `lower_bound_ms`, of a solver that proves bounds: the oracle prices no plan of the kinds that it makes lower, on
-      the last task; or None.
+    - `lower_bound_ms`, of a solver that proves bounds: a lower bound, for the last task, on the oracle's cost of every
+      plan of the kinds that it considers; None if there is none.
     """
 
     def solve(

@@ -27,8 +27,8 @@ SHARE = 0.2
 
 RULE = f"""Every stored plan must be feasible. Deterministic costs must be the same to {EXACT:g}. Measured plans are
 measured again, those of a task together: at the old pace, and divided by the median of new/old over their file, times
-must agree to {SHARE:.0%}. Every record must be of the run in run.json. Runs of other hardware or of another version of
-the judge are skipped. Records without a cost are failures, because there is nothing to check."""
+must agree within {SHARE:.0%}. Every record must belong to the run in run.json. Runs of other hardware or of another
+version of the judge are skipped. Records without a cost are failures, because there is nothing to check."""
 
 #: `ok`: agrees with a fresh score. `mismatch`: does not, is damaged or not of its run, or its task is not at hand.
 #: `skipped`: cannot be scored here. `failure`: claims no cost.

@@ -207,7 +207,8 @@ def _notes(table: Overall) -> list[str]:
         f"Scores are costs relative to {BASE}: geometric means over tasks and suites, with 95 % intervals; lower is "
         "better. A solver that lacks records of a suite has no score.",
         f"Measured by {run.judge} {run.judge_version} on {run.hardware}: {tasks} tasks ({suites}).",
-        f"Failed: records without a cost, simulated where none is measured; every board counts them as {BASE}'s plan.",
+        f"Failed: records without a cost, of simulated boards if a solver has no measured one; boards score them as "
+        f"{BASE}'s plan.",
     ]
     if boards[SIMULATED]:
         caution = simulated_caution(boards[SIMULATED][0])

@@ -207,7 +207,7 @@ def _full(what: str, held: Mapping[int, list[tuple[int, str]]], limit: int, fiel
             give = "" if limit else f": set {field} of the topology, or use kernel fused"
             yield (
                 f"{what} {number} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its "
-                f"{limit}{give}; largest of its {len(held[number])} shards: {largest}"
+                f"{limit}{give}; largest of its shards: {largest}"
             )
 
 
@@ -228,7 +228,7 @@ def _device_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[st
             in_step = "" if task.step_memory is None else _in_step(task, device, [shard for _, shard in ordered])
             yield (
                 f"device {device} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its {limit}"
-                f"{in_step}; largest of its {len(ordered)} shards: {largest}"
+                f"{in_step}; largest of its shards: {largest}"
             )
 
 

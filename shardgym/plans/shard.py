@@ -98,7 +98,7 @@ class Shard(Record):
         return cls.unchecked(table=table.name, rows=rows, columns=columns, devices=devices)
 
     def on(self, device: int) -> Shard:
-        """Return the same rectangle, held by one device; nothing but its number is checked, which takes far longer."""
+        """Return the same rectangle on one device; only its number is checked, as a full check takes far longer."""
         if type(device) is not int or device < 0:
             return dataclasses.replace(self, devices=(device,))
         return self._changed(devices=(device,))

@@ -180,9 +180,9 @@ class EmbeddingTable(Record):
         embedding_dim: number of columns.
         pooling_factor: mean number of ids per sample, of all its features together; 0 for a table that is never used.
         ids: distribution of the ids, or the recording that they come from.
-        reuse_histogram: 17 shares, summing to 1 (or all 0 for an unused table), of the distinct rows touched by one
-            batch by how often the batch touches them: exactly once, (1, 2], (2, 4], ..., (16384, 32768], more.
-            The batch is that of the table's pool or task. None when unknown.
+        reuse_histogram: 17 shares that sum to 1, or are all 0 for an unused table. Share k is the part of a batch's
+            distinct rows that the batch looks up exactly once, (1, 2], (2, 4], ..., (16384, 32768], or more times. The
+            batch is that of the table's pool or task. None when unknown.
         precision: precision of its weights, if not the task's. What is communicated has the task's.
         optimizer: optimiser of its rows, if not the task's.
         num_features: features that share the table: bags per sample, each with an output of its own.

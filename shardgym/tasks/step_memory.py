@@ -87,7 +87,7 @@ class StepMemory(Record):
         return math.ceil(self.id_copies * _input_bytes(table, lookups, samples))
 
     def column_bytes(self, outputs: float, element_bytes: int, *, whole_rows: bool) -> int:
-        """Bytes that one column of so many output rows takes, of a shard with all rows of its table or with some.
+        """Bytes that one column of a shard's outputs takes; `whole_rows`: the shard has all rows of its table.
 
         Outputs are the samples that it serves, times features; of an unpooled table the ids that it receives.
         """

@@ -183,7 +183,7 @@ class ShardingTask(Record):
 
     @functools.cached_property
     def fused_groups(self) -> frozenset[FusedGroup]:
-        """Return what TorchRec runs a fused operator for each of, see `FusedGroup`."""
+        """Return the groups of tables that TorchRec runs as one fused operator each, see `FusedGroup`."""
         return frozenset(map(self.fused_group_of, self.tables))
 
     def fused_group_of(self, table: EmbeddingTable) -> FusedGroup:
@@ -242,7 +242,7 @@ class ShardingTask(Record):
     def shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int = 1) -> Lookups:
         """Return the ids of a batch that a shard of a task with `step_memory` receives; arguments as `shard_bytes`.
 
-        Without repeats, the hottest batch has as much more of them as it has ids.
+        With `dedup_ids`, distinct ids are taken to grow in the hottest batch by the same factor as ids.
         """
         key = (table.name, rows, num_holders)
         if key not in self._lookups:

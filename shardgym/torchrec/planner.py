@@ -66,7 +66,7 @@ OF_RATING = (
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """Settings that TorchRec's planner has no arguments for."""
+    """How `ShardGymPlanner` plans: its solver and oracle, limits, pins and reserved memory."""
 
     #: A registered name, `module:Class`, or a solver. A solver given by name uses one kernel and one cache load factor
     #: per table, as TorchRec does.

@@ -88,8 +88,8 @@ def test_a_judge_that_orders_plans_worse_than_a_repeat_does_makes_a_board_screen
     monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
     assert note.startswith(f"{begin}: on 51 tasks (lab), Kendall's tau of this judge with measured costs is {tau}, ")
-    assert "that of another measurement 0.81; of pairs closer than 5%, the judge orders 57% as measured, " in note
-    assert "another measurement 76%." in note
+    assert "that of another measurement 0.81. Where plans differ by less than 5%, the judge agrees " in note
+    assert "in 57% of pairs, another measurement in 76%." in note
     assert note.endswith("Measured boards lead.") == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned
     board = board_of(tmp_path, {"one": [1.0]}, judge="simulator", notes=("outside of what it was trained on: x",))

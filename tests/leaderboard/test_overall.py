@@ -89,7 +89,8 @@ def test_models_have_columns_of_their_own(tmp_path):
     assert "1 of 6" in next(line for line in text.splitlines() if line.startswith("dreamer "))
     assert text.splitlines()[-4:] == [
         "Measured by fbgemm 1 on lab: 12 tasks (half-full: dlrm4-v2; tight: tight4-v2).",
-        "Failed: records without a cost, simulated where none is measured; every board counts them as lpt's plan.",
+        "Failed: records without a cost, of simulated boards if a solver has no measured one; boards score them as "
+        "lpt's plan.",
         "Simulated: the same suites, not measured.",
         "GPU-modelled: dlrm8-gpu-v1, not measured.",
     ]

@@ -101,10 +101,10 @@ class GpuCost(SummedCost):
     host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us. Arguments are
     the fields of `GpuSettings`.
 
-    Of NCCL it assumes that an exchange begins for all devices when the last one has entered. With ids in the step all
-    leave it when the busiest link is through, as what a rank sends is far larger than NCCL's buffers. Where ids are
-    hidden a device leaves when its own links are through, see `shardgym.costs.links.exchange_times`: times of devices
-    with little to exchange are then too short, that of the step is the same.
+    The model assumes that an NCCL exchange begins when the last device enters it. With ids in the step, all devices
+    leave when the busiest link is done, as what a rank sends is far larger than NCCL's buffers. With hidden ids, a
+    device leaves when its own links are done, see `shardgym.costs.links.exchange_times`: the times of devices with
+    little to exchange are then too short, that of the step is the same.
 
     Raises:
         UnknownNameError: no such card.

@@ -75,9 +75,9 @@ class Agreement(Record):
                 again = self.models[REPEAT]
                 facts = (
                     f"on {self.tasks} tasks ({', '.join(self.hardware)}), Kendall's tau of this judge with measured "
-                    f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}; of pairs closer than "
-                    f"{CLOSE:.0%}, the judge orders {found.close_right:.0%} as measured, {REPEAT} "
-                    f"{again.close_right:.0%}."
+                    f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}. Where plans differ "
+                    f"by less than {CLOSE:.0%}, the judge agrees with the measured order in {found.close_right:.0%} of "
+                    f"pairs, {REPEAT} in {again.close_right:.0%}."
                 )
                 if found.kendall_tau < again.kendall_tau - ALLOWANCE:
                     return f"Screening: {facts} Measured boards lead."

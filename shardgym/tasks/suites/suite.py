@@ -139,7 +139,7 @@ def digests_path(name: str) -> Path:
 
 
 def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
-    """Load a suite; each task is built at its first use. One that comes with the package is loaded once a process.
+    """Load a suite; each task is built at its first use. A process loads each suite of the package once.
 
     Args:
         name_or_path: a name from `suite_names()`, or the path of a file of your own: a suite in YAML or JSON, one task

@@ -124,19 +124,26 @@ class _Judges:
 
     def of(self, run: RunInfo) -> CostModel | str:
         """Return the judge of a run, or why it cannot score here."""
-        name = run.judge
-        key = canonical_json([name, run.judge_settings])
+        key = canonical_json([run.judge, run.judge_settings])
         if key not in self._made:
-            try:
-                if ":" in name and name not in self._costs:
-                    raise InputError(f"to import it, pass --cost {name}")
-                self._made[key] = self._stack.enter_context(make_cost(name, **run.judge_settings))
-            except (InputError, MissingDependencyError) as error:
-                self._made[key] = f"no judge '{name}': {error}"
+            self._made[key] = self._make(run)
         judge = self._made[key]
         if isinstance(judge, str) or (run.judge_version, run.hardware) == (judge.version, judge.hardware):
             return judge
         return f"scored by {run.judge_version} on {run.hardware}, here is {judge.version} on {judge.hardware}"
+
+    def _make(self, run: RunInfo) -> CostModel | str:
+        if ":" in run.judge and run.judge not in self._costs:
+            return f"no judge '{run.judge}': to import it, pass --cost {run.judge}"
+        try:
+            judge = self._stack.enter_context(make_cost(run.judge, **run.judge_settings))
+        except (InputError, MissingDependencyError) as error:
+            return f"no judge '{run.judge}': {error}"
+        here = judge.settings()
+        for name, value in run.judge_settings.items():
+            if canonical_json(here.get(name, value)) != canonical_json(value):
+                return f"scored with {name}={value!r}, here is {name}={here[name]!r}"
+        return judge
 
 
 def _check_file(file: Path, run: RunInfo, judge: CostModel | str, bar: "tqdm[Any]") -> list[RecordCheck]:

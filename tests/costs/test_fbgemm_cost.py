@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,32 @@ def test_a_process_that_dies_or_hangs_fails_its_own_plan_and_all_are_replaced(co
     assert reason in together.reason
     assert together.total_ms == np.inf
     assert not set(before[-2:]) & set(pids(cost))
+
+
+def test_where_links_cannot_be_shaped_settings_say_that_exchanges_are_modelled(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(namespaces, "why_not", lambda: "needs root")
+    assert make_cost("fbgemm").settings()["comm"] == "modelled"
+    assert make_cost("fbgemm", comm="measured").settings()["comm"] == "measured"
+    assert make_cost("fbgemm", device="cuda").settings()["comm"] == "auto"
+    monkeypatch.setattr(namespaces, "why_not", lambda: "")
+    assert make_cost("fbgemm").settings()["comm"] == "auto"
+
+
+@pytest.mark.measured
+def test_ranks_have_the_cores_of_the_tag_and_meet_in_any_folder(monkeypatch, tmp_path):
+    usable = sorted(os.sched_getaffinity(0))
+    (tmp_path / "a#b").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a#b"))
+    os.sched_setaffinity(0, usable[:1])
+    try:
+        with make_cost("fbgemm", **QUICK, comm="modelled") as cost:
+            (found,) = cost.evaluate(TASK, [APART])
+            assert {tuple(os.sched_getaffinity(pid)) for pid in pids(cost)} == {tuple(usable[:1])}
+    finally:
+        os.sched_setaffinity(0, usable)
+    assert found.hardware.endswith("-1c")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a#b"]
 
 
 @pytest.mark.measured

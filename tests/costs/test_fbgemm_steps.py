@@ -196,6 +196,9 @@ def test_the_pace_of_a_run_is_the_median_of_the_last_times_and_is_looked_at_once
         paces.append(found.now())
     assert paces[0] == pytest.approx(1.5)
     assert paces[-1] == pytest.approx(2.0)
+    now[0] += 3600
+    group.factor = 1.0
+    assert found.now() == pytest.approx(1.0)  # the times before the pause do not count
 
 
 @pytest.mark.measured

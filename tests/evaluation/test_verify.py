@@ -172,6 +172,13 @@ def test_runs_of_an_older_judge_or_of_other_hardware_are_skipped(toys, monkeypat
         assert found == {("skipped", f"scored by 1 on toy, here is {here}")}
 
 
+def test_a_judge_that_has_other_settings_here_is_no_judge(tmp_path, monkeypatch):
+    out = run(tmp_path / "lab", "Halves", judge=CountCost("lab"))
+    monkeypatch.setattr(CountCost, "settings", lambda self: {"tag": "office"})
+    found = {(row.status, row.reason) for row in verify(out, costs=COSTS).rows}
+    assert found == {("skipped", "scored with tag='lab', here is tag='office'")}
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.8, 0.5])
 def test_measured_costs_may_drift_together(measured, monkeypatch, factor):
     monkeypatch.setattr(DriftingCost, "factor", factor)

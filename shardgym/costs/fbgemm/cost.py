@@ -117,6 +117,9 @@ class FbgemmCost(CostModel):
         if not (isinstance(timeout_s, int | float) and 0 < timeout_s < 1e6):
             raise InputError(f"timeout_s={short_repr(timeout_s)}: expected seconds between 0 and 1e6")
         require_fbgemm(device)
+        # Settings of a run say so; its records then have exchanges of one kind, wherever it is resumed or verified.
+        if device == "cpu" and comm == "auto" and namespaces.why_not():
+            comm = "modelled"
         self._device = device
         self.replicas = device == "cpu"  # type: ignore[misc]
         self._effort = {"rounds": rounds, "warmups": warmups, "iterations": iterations}

@@ -62,7 +62,9 @@ class Pace:
         self._paces: deque[float] = deque(maxlen=_KEPT)
 
     def now(self) -> float:
-        """Return the pace; the reference is timed again after a minute."""
+        """Return the pace; the reference is timed again after a minute, and times before a long pause do not count."""
+        if time.monotonic() >= self._again_s + _KEPT * _AGAIN_S:
+            self._paces.clear()
         if time.monotonic() >= self._again_s:
             for _ in range(1 if self._paces else _FIRST):
                 taken_ms = time_reference(self._group, self._num_devices)

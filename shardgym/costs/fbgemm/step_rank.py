@@ -194,12 +194,13 @@ def take_real_time_priority() -> bool:
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Load FBGEMM, so that incompatible versions fail here, link up and join the group; settings are of `step_ranks`.
 
-    "file" is that of the rendezvous.
+    "file" is that of the rendezvous, "cores" are those that ranks may run on.
     """
     number = settings["rank"]
     size = settings["world_size"]
     on_gpu = settings["device"] == "cuda"
     torch.set_num_threads(1)
+    os.sched_setaffinity(0, settings["cores"])  # those of the hardware tag, which the fork server may not have
     hardware = gpu_tag(number) if on_gpu else cpu_tag()
     if on_gpu:
         torch.cuda.set_device(number)
@@ -214,7 +215,7 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         join_network(number, links, Path(settings["file"]).parent, _LINKS_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        init_method=f"file://{settings['file']}",
+        store=dist.FileStore(settings["file"], size),
         rank=number,
         world_size=size,
         timeout=datetime.timedelta(seconds=settings["timeout_s"]),

@@ -12,13 +12,17 @@ from typing import Any
 
 from shardgym.costs.fbgemm import namespaces
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.machine import usable_cores
 from shardgym.processes import Child
 
 #: Imports what ranks need, which takes a second and a half.
 PRELOADED = "shardgym.costs.fbgemm.preloaded"
-#: Variables of the user's shell, by how they begin, that choose kernels, allocators and transports, some as soon as a
-#: library is loaded. With FBGEMM_NO_ASMJIT a step takes 3.5 times as long. Processes that measure have none of them.
-_DROPPED = ("ATEN_", "FBGEMM_", "GLIBC_TUNABLES", "GLOO_", "LD_PRELOAD", "MALLOC_")
+#: Variables of the user's shell, by how they begin, that choose kernels, allocators, cores and transports, some as soon
+#: as a library is loaded. With FBGEMM_NO_ASMJIT a step takes 3.5 times as long. Processes that measure have none.
+_DROPPED = (
+    "ATEN_", "FBGEMM_", "GLIBC_TUNABLES", "GLOO_", "GOMP_", "KMP_", "LD_PRELOAD", "MALLOC_", "OMP_PLACES",
+    "OMP_PROC_BIND", "TORCH_GLOO_",
+)  # fmt: skip
 #: Switches of CUDA and FBGEMM that change which kernels run, or make the host wait for each of them, and the number of
 #: threads. Ids are checked as by default (BoundsCheckMode.WARNING).
 _STEPS = {
@@ -59,7 +63,7 @@ class Workers:
 
     Args:
         module: has the `start` of the processes.
-        settings: settings of each process; the file at which they meet is added.
+        settings: settings of each process; the file at which they meet and this process's cores are added.
         environment: variables of all, in addition to those of this process that are not in `_DROPPED`.
         timeout_s: seconds one job may take.
         new_interpreters: whether variables must be in place before anything is loaded, or CUDA is used: it does not
@@ -100,7 +104,7 @@ class Workers:
         try:
             with tempfile.TemporaryDirectory(prefix="shardgym-") as folder:
                 for own in self._settings:
-                    settings = {**own, "file": str(Path(folder, "rendezvous"))}
+                    settings = {**own, "file": str(Path(folder, "rendezvous")), "cores": usable_cores()}
                     process = _Worker(
                         self._module, settings, environment=environment,
                         new_interpreter=new_interpreters, quiet=True,

@@ -187,6 +187,7 @@ def memory(day: Day) -> Outcome:
     from shardgym.costs.fbgemm.step_plan import StepPlan
     from shardgym.costs.fbgemm.step_rank import start
     from shardgym.files import append_flushed, drop_torn_line
+    from shardgym.machine import usable_cores
     from shardgym.training.sampling import draw_share
 
     path = day.work / "memory.csv"
@@ -195,7 +196,7 @@ def memory(day: Day) -> Outcome:
         append_flushed(path, b"sample,batch_size,shards,columns,expected_state_bytes,expected_step_bytes,peak_bytes\n")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with tempfile.TemporaryDirectory() as folder:
-        alone = {"rank": 0, "world_size": 1, "domain_size": 1, "links": None}
+        alone = {"rank": 0, "world_size": 1, "domain_size": 1, "links": None, "cores": usable_cores()}
         rank, _ = start({**alone, "device": "cuda", "file": f"{folder}/rendezvous", "timeout_s": 60.0})
     done = path.read_bytes().count(b"\n") - 1
     while done < STEPS and day.left_s:

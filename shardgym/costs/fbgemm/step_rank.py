@@ -215,7 +215,7 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         join_network(number, links, Path(settings["file"]).parent, _LINKS_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=dist.FileStore(settings["file"], size),
+        store=dist.FileStore(settings["file"], size),  # type: ignore[attr-defined]
         rank=number,
         world_size=size,
         timeout=datetime.timedelta(seconds=settings["timeout_s"]),

@@ -1,6 +1,6 @@
 """Run parts of three boards again and verify them: `python tools/reproduce.py [--minutes N] [--out DIR]`.
 
-The solvers of the README's table run on the first ten tasks of two simulated boards, and on those of its measured board
+The solvers of the README's table run on the first ten or twenty tasks of two simulated boards, and on those of its measured board
 for as many minutes. The new records are verified, and the costs of every solver, geometric mean over tasks, are held
 against those of the board: they may differ by 1 % where a simulator judges. Where times are measured, costs are over
 those of the base on the same task, and 8 % is allowed unless the 95 % interval holds no difference as well. Exit code 1
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("dlrm4-v2", "simulator", 10, 0.01),
-    Part("dlrm8-v2", "simulator", 10, 0.01),
+    Part("dlrm8-v2", "simulator", 20, 0.01),  # some of the rules fail on most
     Part("quick-v2", "fbgemm", 8, 0.08),
 )
 

@@ -2,9 +2,9 @@
 
 The solvers of the README's table run on the first ten or twenty tasks of two simulated boards, and for as many minutes
 on those of its measured board. The new records are verified, and the costs of every solver, geometric mean over tasks,
-are held against those of the board: they may differ by 1 % where a simulator judges. Where times are measured, costs are over
-those of the base on the same task, and 8 % is allowed unless the 95 % interval holds no difference as well. Exit code 1
-where a solver's costs differ by more, a run or its check fails, or too few tasks were solved.
+are held against those of the board: they may differ by 1 % where a simulator judges. Where times are measured, costs
+are over those of the base on the same task, and 8 % is allowed unless the 95 % interval holds no difference as well.
+Exit code 1 where a solver's costs differ by more, a run or its check fails, or too few tasks were solved.
 """
 
 import argparse

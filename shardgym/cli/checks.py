@@ -62,8 +62,8 @@ LISTS: dict[str, Callable[[], Rows]] = {
 def list_names(kind: str, as_json: bool) -> int:
     """List suites, solvers, costs, envs, pools or topologies.
 
-    Commands take any of the names. Your own solvers and
-    costs need no registration: give them as module:Class, and suites and pools as files.
+    Commands take any of the names. Your own solvers and costs need no registration: give them as module:Class, and
+    suites and pools as files.
     """
     rows = LISTS[kind]()
     widths = [None if key != "description" else max(30, width() - 50) for key in rows[0]]

@@ -68,8 +68,7 @@ def run(
     Every solver solves every task with the oracle. The judge, a cost model that solvers may not query, then scores all
     plans of the task together. Each task, solver and seed appends a record to DIRECTORY/records.jsonl as soon as the
     task is scored; a failure is a record, too. After an interruption, the same command resumes the run. At the end it
-    prints the ranked table and writes it to DIRECTORY/table.md. Costs are relative to lpt, which always
-    runs, too.
+    prints the ranked table and writes it to DIRECTORY/table.md. Costs are relative to lpt, which always runs, too.
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run continues.

@@ -77,8 +77,8 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 )  # fmt: skip
 @click.option(
     "--dense-ms", "dense", multiple=True, metavar="[GPU=]MS[/SAMPLES]", callback=by_name(_DenseTime()),
-    help="Time of the rest of the model on one device: 12/4096 is 12 ms for 4,096 samples; other numbers "
-    "scale linearly.",
+    help="Time of the rest of the model on one device: 12/4096 is 12 ms for 4,096 samples, and scales "
+    "linearly.",
 )  # fmt: skip
 @click.option(
     "--price", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),

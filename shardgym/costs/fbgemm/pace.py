@@ -63,9 +63,10 @@ class Pace:
 
     def now(self) -> float:
         """Return the pace; the reference is timed again after a minute, and times before a long pause do not count."""
-        if time.monotonic() >= self._again_s + _KEPT * _AGAIN_S:
+        late_s = time.monotonic() - self._again_s
+        if late_s >= _KEPT * _AGAIN_S:
             self._paces.clear()
-        if time.monotonic() >= self._again_s:
+        if late_s >= 0:
             for _ in range(1 if self._paces else _FIRST):
                 taken_ms = time_reference(self._group, self._num_devices)
                 self._paces.append(float(np.exp(np.log(taken_ms / shipped_reference().compute_ms).mean())))

@@ -275,6 +275,8 @@ class PolicySolver:
             ) from error
         if scores.shape != valid.shape:
             raise InputError(f"policy: returned scores of shape {scores.shape}, expected {valid.shape}")
+        if np.isnan(scores).any():
+            raise InputError("policy: returned NaN as the score of an action, expected numbers")
         # The highest of scores with Gumbel noise is a draw from their softmax.
         noise = rng.gumbel(size=scores.shape)
         noise[0] = 0.0

@@ -281,7 +281,6 @@ class _Measuring:
             rounds=1,
             warmups=_WARMUPS,
             iterations=_ITERATIONS,
-            first_batch=0,
             seed=self._seed + sample.number,
             rng=self._rng,
             timed_exchanges=False,

@@ -188,6 +188,8 @@ def test_scores_of_another_shape_and_other_policies_are_refused(tmp_path):
     task = load_suite("quick-v2")[0]
     with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 4\)"):
         PolicySolver(lambda seen: np.zeros((1, 1)), TABLE).solve(task, COST)
+    with pytest.raises(InputError, match="policy: returned NaN as the score of an action"):
+        PolicySolver(lambda seen: np.full((1, 4), np.nan), TABLE).solve(task, COST)
     with pytest.raises(InputError, match="policy: it reads 'times', which observations of ShardGym/TableWise-v0 lack"):
         PolicySolver(lambda seen: seen["times"], TABLE).solve(task, COST)
     with pytest.raises(InputError, match="makes a policy of another architecture: expected th"):

@@ -22,7 +22,7 @@ from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.fbgemm.workers import Workers
 from shardgym.costs.link_model import shipped_model
-from shardgym.errors import InputError, MissingDependencyError
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.processes import Child
 
 A, B, C = EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)
@@ -245,6 +245,15 @@ def test_processes_that_measure_have_nothing_of_the_shell_that_chooses_kernels_o
     group.close()
 
 
+@pytest.mark.measured
+def test_programs_that_measure_take_turns():
+    group = Workers("processes_toys", [{"device": "cpu"}], {}, 60.0, new_interpreters=False)
+    with pytest.raises(MeasurementError, match="BlockingIOError"):  # another one's turn
+        group.ask("lock")
+    assert group.ask(3) == [6]  # nobody's turn
+    group.close()
+
+
 def test_a_broken_fbgemm_is_one_clear_line(tmp_path):
     package = tmp_path / "fbgemm_gpu"
     package.mkdir()
@@ -270,12 +279,14 @@ class ToyWorkers(Workers):
         super().__init__("toy", [{"device": "cuda"}] * size, {}, 1.0, new_interpreters=True)
         self.facts = [{"hardware": "cuda-toy", "real_time": True}] * size
         self.seen = set()
+        self.batches = []
 
     def start(self):
         """There is nothing to start."""
 
     def ask(self, job):
         if isinstance(job, StepJob):
+            self.batches.append(job.batches)
             steps = len(job.batches) - job.warmups
             return [RankSteps(np.ones((steps, len(PARTS))), {})] * len(self.facts)
         waited = job.shard_set in self.seen and job.shard_set.shards[0].table.name == "a"
@@ -314,6 +325,14 @@ def test_with_as_many_gpus_as_devices_they_take_complete_steps(cuda_cost, monkey
     assert found.per_device.tolist() == [[5, 1, 7, 7, 2]] * 2
     assert found.notes[0] == "complete steps on this machine's GPUs: the task's links are not used"
     assert "NCCL_ALGO=Ring" in found.notes
+
+
+def test_ids_of_a_plan_do_not_depend_on_what_was_measured_before(cuda_cost):
+    cuda_cost.evaluate(TASK, [TOGETHER, APART])
+    cuda_cost.evaluate(TASK, [APART])
+    ((group, _),) = cuda_cost._groups.values()
+    assert sorted(group.batches[:4]) == [(0, 1), (0, 1), (2, 3), (2, 3)]
+    assert group.batches[4:] == [(0, 1), (2, 3)]
 
 
 @pytest.mark.measured

@@ -129,7 +129,6 @@ class FbgemmCost(CostModel):
         self._ids_hidden = ids_hidden
         self._socket_bytes = socket_bytes
         self._rng = random.Random(seed)
-        self._next_batch = 0
         if device == "cpu":
             preload(PRELOADED)
         #: Times kernels where there are fewer GPUs than devices.
@@ -245,13 +244,11 @@ class FbgemmCost(CostModel):
             group,
             {n: StepPlan.of(task, plan) for n, plan in enumerate(plans)},
             **self._effort,
-            first_batch=self._next_batch,
             seed=self._seed,
             rng=self._rng,
             timed_exchanges=timed,
             pace=pace,
         )
-        self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
         links = None if timed else shipped_model()
         if self._device == "cpu":
             notes = step_notes(topology, shaped, real_time=all(fact["real_time"] for fact in group.facts))

@@ -93,7 +93,6 @@ def time_steps(
     rounds: int,
     warmups: int,
     iterations: int,
-    first_batch: int,
     seed: int,
     rng: random.Random,
     timed_exchanges: bool,
@@ -101,8 +100,8 @@ def time_steps(
 ) -> tuple[dict[int, PlanSteps], dict[int, str]]:
     """Run steps of all plans, by number, in rounds of random order.
 
-    All plans of a round take the same batches of ids; every round has new ones, from `first_batch` on. A plan's weights
-    are allocated afresh in each round, so that the luck of where its pages lie is drawn anew as well.
+    All plans of a round take the same batches of ids; every round has new ones. A plan's weights are allocated afresh
+    in each round, so that the luck of where its pages lie is drawn anew as well.
 
     Returns:
         Steps by number of the plan, and the reason for each plan that failed. A failure ends the group's processes; the
@@ -112,7 +111,7 @@ def time_steps(
     samples: dict[int, list[PlanSteps]] = {n: [] for n in plans}
     failed: dict[int, str] = {}
     for n in interleaved(list(plans), rounds, rng, failed):
-        start = first_batch + len(samples[n]) * per_round
+        start = len(samples[n]) * per_round
         job = StepJob(plans[n], tuple(range(start, start + per_round)), warmups, seed, timed_exchanges, pace)
         try:
             if group.device == "cpu":

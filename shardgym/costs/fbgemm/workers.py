@@ -1,12 +1,13 @@
 """Processes that measure: the ranks of complete steps, one per device, or the one that times kernels."""
 
+import contextlib
 import importlib.util
 import os
 import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,10 @@ class Workers:
         """Return the answers of all processes to a job; one that died, hung or failed ends all, a refusal none."""
         self.start()
         try:
-            for process in self._processes:
-                process.send(job)
-            return self._answers(self._timeout_s)
+            with _alone() if self.device == "cpu" else contextlib.nullcontext():
+                for process in self._processes:
+                    process.send(job)
+                return self._answers(self._timeout_s)
         except _RefusedError:
             raise
         except BaseException:
@@ -166,6 +168,22 @@ class Workers:
                 return f"device {number}: {complaint}"
             time.sleep(_NOTICE_S / 50)
         return complaint
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let programs that measure on this machine take turns, job by job: at once, they would slow each other down.
+
+    The folder of temporary files is locked, as every user may open it. The system unlocks it if this process dies.
+    """
+    import fcntl  # Windows has none, where nothing can be measured
+
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _end(processes: list[_Worker]) -> None:

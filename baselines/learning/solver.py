@@ -215,7 +215,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                 summary = summarise(learned, source)
                 identity = {
                     "solver": self.name,
-                    "settings": self.settings.to_dict(),
+                    **{f"setting {name}": value for name, value in self.settings.to_dict().items()},
                     "tasks": summary.to_dict(),
                     "oracle": f"{cost.name} {cost.version} {cost.hardware}",
                 }

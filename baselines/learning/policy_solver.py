@@ -181,12 +181,13 @@ class PolicySolver:
         own = next((name for name in _OWN_ARGUMENTS if name in env_settings), None)
         if own is not None:
             raise InputError(f"{own}: the solver sets it, expected arguments that observations depend on")
-        self._policy = policy
+        self.folder = None if folder is None else str(folder)
+        self.policy = policy
         self._scores = scores_of(policy)
-        self._env_id = env_id
-        self._samples = check_int("samples", 1 if samples is None else samples, 1)
-        self._flat = None if flat is None else (str(flat[0]), str(flat[1]))
-        self._env_settings = env_settings
+        self.env_id = env_id
+        self.samples = check_int("samples", 1 if samples is None else samples, 1)
+        self.flat = None if flat is None else (str(flat[0]), str(flat[1]))
+        self.env_settings = env_settings
         self.weights_digest = digest_of(network_of(policy))
         self.training_time_s = None if card is None or card.minutes is None else 60.0 * card.minutes
 
@@ -195,8 +196,8 @@ class PolicySolver:
         check_solve_arguments(task, cost, seed)
         check_possible(task)
         envs: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
-            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", flat=self._flat,
-            **self._env_settings,
+            self.env_id, self.samples, tasks=[task], cost=cost, autoreset_mode="Disabled", flat=self.flat,
+            **self.env_settings,
         )  # fmt: skip
         try:
             with one_thread(), torch.no_grad():
@@ -204,7 +205,7 @@ class PolicySolver:
         finally:
             envs.close()
         if best is None:
-            raise NoFeasiblePlanError(f"none of {self._samples} episodes of the policy ended with a plan: {reason}")
+            raise NoFeasiblePlanError(f"none of {self.samples} episodes of the policy ended with a plan: {reason}")
         return best
 
     def save(
@@ -221,15 +222,15 @@ class PolicySolver:
         Raises:
             InputError: `factory` builds a different policy, or the folder cannot be written.
         """
-        network = network_of(self._policy)
+        network = network_of(self.policy)
         made = network_of(_made(factory))
         shapes = [{name: tuple(tensor.shape) for name, tensor in n.state_dict().items()} for n in (network, made)]
         if shapes[0] != shapes[1]:
             raise InputError(f"'{factory}' makes a policy of another architecture: expected that of this policy")
-        own = {"env_id": self._env_id, "samples": self._samples, "flat": self._flat}
+        own = {"env_id": self.env_id, "samples": self.samples, "flat": self.flat}
         card = SolverCard(
             solver=factory,
-            settings=own | self._env_settings,
+            settings=own | self.env_settings,
             weights_sha256=self.weights_digest,
             created=utc_now(),
             versions=versions(),
@@ -246,7 +247,7 @@ class PolicySolver:
     def _play(self, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> tuple[ShardingPlan | None, str]:
         """Return the best plan of the episodes, or None and why the last episode ended."""
         observations, _ = envs.reset(seed=0)
-        waiting = np.zeros(self._samples, dtype=np.bool_)
+        waiting = np.zeros(self.samples, dtype=np.bool_)
         plans: dict[int, tuple[float, ShardingPlan]] = {}
         reason = ""
         while not waiting.all():
@@ -270,7 +271,7 @@ class PolicySolver:
             scores: Floats = quantized(self._scores(observations))
         except KeyError as error:
             raise InputError(
-                f"policy: it reads {error}, which observations of {self._env_id} lack: give the env_id and settings of "
+                f"policy: it reads {error}, which observations of {self.env_id} lack: give the env_id and settings of "
                 "its training, such as observation='timed'"
             ) from error
         if scores.shape != valid.shape:

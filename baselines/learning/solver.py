@@ -101,7 +101,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def __init__(self, weights: str | Path | None = None, **settings: Any) -> None:
         self.settings = self.settings_type.from_dict(settings, f"solver '{self.name}'")
         self._training_settings = sorted(settings.keys() - self.solving_settings)
-        self._trains = weights is None
+        self.weights = None if weights is None else str(weights)
         self._own = None if weights is None else self._read(weights)
         self._shipped: dict[Path, Fitted[NetworkT]] = {}  # those of the package that were loaded
         self._used: Fitted[NetworkT] | None = self._own
@@ -199,7 +199,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             InputError: invalid arguments, or a checkpoint of another training.
             TrainingError: a loss or a weight is not finite.
         """
-        if not self._trains:
+        if self.weights is not None:
             raise InputError("training starts from random weights: leave out weights=")
         check_instance("cost", cost, CostModel)
         check_int("seed", seed)
@@ -282,7 +282,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         for name in self._training_settings:
             value = getattr(self.settings, name)
             if value != card.settings.get(name):
-                those = f"the weights that ship ({', '.join(self._shipped_index)})" if self._trains else "these weights"
+                those = f"the weights that ship ({', '.join(self._shipped_index)})" if self.weights is None else "these weights"
                 raise InputError(
                     f"solver '{self.name}': {name}={value} is a setting of training; {those} were trained with "
                     f"{name}={card.settings.get(name)}: leave it out, or {self._how_to_fit()}"

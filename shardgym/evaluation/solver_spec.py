@@ -18,7 +18,7 @@ from typing import Any, cast
 from shardgym.errors import InputError, short_repr
 from shardgym.evaluation.result import recipe
 from shardgym.evaluation.solver import GROUP, Solver, make_solver, solver_names
-from shardgym.records import canonical_json
+from shardgym.records import Record, canonical_json
 from shardgym.registry import construct, find_class, registered
 
 _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
@@ -129,16 +129,34 @@ def resolved_settings(cls: type[Any], settings: Mapping[str, Any], made: object 
     Args:
         cls: the class.
         settings: the arguments that are given.
-        made: an object of the class, whose attributes of the same names are taken for the arguments it was made with.
+        made: an object of the class, which has the arguments that it was made with as attributes of the same names,
+            or as those of its `settings`.
+
+    Raises:
+        InputError: the object lacks one of them, so that records could not say how to make it again.
     """
     try:
         parameters = inspect.signature(cls).parameters.values()
     except (TypeError, ValueError):  # some classes written in C do not say what they take
         parameters = ()  # type: ignore[assignment]
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    defaults = {p.name: None if p.default is p.empty else p.default for p in named}
-    stored = {name: vars(made)[name] for name in defaults if name in getattr(made, "__dict__", {})}
-    return {name: _recordable(value) for name, value in {**defaults, **stored, **settings}.items()}
+    resolved = {p.name: None if p.default is p.empty else p.default for p in named}
+    if made is not None:
+        resolved = {name: _argument(made, name) for name in resolved}
+        for keywords in (p.name for p in parameters if p.kind is p.VAR_KEYWORD):
+            others = _argument(made, keywords)
+            resolved |= others.identity() if isinstance(others, Record) else others
+    return {name: _recordable(value) for name, value in {**resolved, **settings}.items()}
+
+
+def _argument(made: object, name: str) -> Any:
+    holder = made if hasattr(made, name) else getattr(made, "settings", None)
+    if not hasattr(holder, name):
+        raise InputError(
+            f"solver {type(made).__name__} has no attribute '{name}', so records cannot say what it was made with: "
+            f"keep the argument as self.{name}, or give the class or its name with settings"
+        )
+    return getattr(holder, name)
 
 
 def _recordable(value: Any) -> Any:

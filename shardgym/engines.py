@@ -78,15 +78,16 @@ class LokyEngine(Engine):
             executor = self._loky.ProcessPoolExecutor(max_workers=workers, timeout=None)
             try:
                 while todo or pending:
-                    # No more than there are processes: a lost one takes all of these with it.
-                    while todo and len(pending) < workers:
+                    # No more than there are processes: a lost one takes all of these with it. Any of them may be the
+                    # cause, so the next time each is alone.
+                    while todo and len(pending) < (1 if lost[todo[0]] or lost.keys() & pending.values() else workers):
                         number = todo.popleft()
                         pending[executor.submit(_answer, run, open_worker, jobs[number])] = number
                     for future in wait(pending, return_when=FIRST_COMPLETED).done:
                         answer = _checked(*future.result())
                         yield jobs[pending.pop(future)], answer
             except self._loky.process_executor.BrokenProcessPool as error:
-                lost.update(pending.values())  # any of them may be the cause
+                lost.update(pending.values())
                 for number in sorted(pending.values(), reverse=True):
                     if lost[number] > 1:
                         raise _given_up(jobs[number], error) from None

@@ -169,10 +169,10 @@ def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> N
         )
 
 
-def check_seconds(name: str, seconds: float | None) -> None:
-    """Raise `InputError` unless the time is None or a number of seconds above 0."""
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise `InputError` unless the time is a number of seconds above 0."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
+    if not (is_number and math.isfinite(seconds) and seconds > 0):
         raise InputError(f"{name}: expected a number of seconds above 0, got {short_repr(seconds)}")
 
 

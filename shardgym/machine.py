@@ -134,10 +134,12 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
         try:
             limit = (group / limit_file).read_text(encoding="ascii").strip()
             used = (group / used_file).read_text(encoding="ascii").strip()
+            # Of files that were read, which count as used, and which the kernel drops when memory is short.
+            cached = re.findall(r"inactive_file (\d+)", (group / "memory.stat").read_text(encoding="ascii"))
         except OSError:
             continue
         if limit.isdigit() and used.isdigit():
-            available.append(max(0, int(limit) - int(used)))
+            available.append(max(0, int(limit) - int(used) + int(cached[-1])))
     return min(available)
 
 

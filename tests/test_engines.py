@@ -38,7 +38,7 @@ def test_jobs_of_a_lost_worker_are_done_again_once(tmp_path):
     assert sorted((job, twice) for job, (_, twice) in found) == [(job, 2 * job) for job in JOBS]
     assert len(list(tmp_path.glob("died.*"))) == 1
     with pytest.raises(MeasurementError, match=r"^3 crashed two workers; last error: "):
-        list(engine("loky").run(functools.partial(dying, str(tmp_path), 100), [3], alone=False))
+        list(engine("loky").run(functools.partial(dying, str(tmp_path), 100), JOBS, alone=False))
 
 
 def test_an_error_on_purpose_comes_back_as_its_line():

@@ -52,19 +52,21 @@ MEMORY = {
     "cgroup/a/b/memory.max": "max\n",
     "cgroup/a/b/memory.current": "10\n",
     "cgroup/a/memory.max": "3000\n",
-    "cgroup/a/memory.current": "1000\n",
+    "cgroup/a/memory.current": "1500\n",
+    "cgroup/a/memory.stat": "anon 900\nactive_file 70\ninactive_file 500\nslab 30\n",
 }
 OLDER = {
     "proc/meminfo": "MemAvailable:    4000 kB\n",
     "proc/self/cgroup": "7:cpu:/\n4:memory:/x\n",
     "cgroup/memory/x/memory.limit_in_bytes": "5000\n",
     "cgroup/memory/x/memory.usage_in_bytes": "6000\n",
+    "cgroup/memory/x/memory.stat": "cache 9\ninactive_file 1\ntotal_cache 99\ntotal_inactive_file 300\n",
 }
 
 
 @pytest.mark.parametrize(
     ("files", "count", "available"),
-    [(MEMORY, 1, 4000 * 1024), (MEMORY, 4, 4000 * 1024), (MEMORY, 6, 2000), (OLDER, 4, 0)],
+    [(MEMORY, 1, 4000 * 1024), (MEMORY, 4, 4000 * 1024), (MEMORY, 7, 2000), (OLDER, 5, 0)],
 )
 def test_free_memory_is_that_of_the_machine_or_of_the_tightest_group(tmp_path, files, count, available):
     for name, text in list(files.items())[:count]:

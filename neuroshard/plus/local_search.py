@@ -52,7 +52,7 @@ class Allocation:
         self.value = float(values[0]) if possible else math.inf  #: objective of the plan in ms, likewise
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
-        """Return compute, (M, D, 2), and loads, (M, D, 3), of devices after each of some moves, (M, 6)."""
+        """Return compute, (M, D, 2), and loads, (M, D, LOADS), of devices after each of some moves, (M, 6)."""
         number = np.arange(len(moves))
         pairs = moves[:, :2]
         sums = self.pricing.sums_after(self.units, self.sums, moves)

@@ -59,6 +59,8 @@ class NeuroShardPlus(ColumnSolver):
         InputError: a setting is out of range or of another type.
     """
 
+    _name = "neuroshard_plus"
+
     def __init__(
         self, kicks: int | None = None, *, sharding_types: Sequence[str] = SHARED_TYPES, row_cuts: bool = True
     ) -> None:
@@ -73,7 +75,7 @@ class NeuroShardPlus(ColumnSolver):
 
     def check_ready(self, cost: CostModel) -> None:
         """Raise `InputError` if the cost is not additive."""
-        additive_costs(cost, "neuroshard_plus")
+        additive_costs(cost, self._name)
 
     def leaves_devices(self, task: ShardingTask, cost: CostModel) -> bool:
         """See `ColumnSolver`."""
@@ -87,7 +89,7 @@ class NeuroShardPlus(ColumnSolver):
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """See `ColumnSolver`."""
-        costs = additive_costs(cost, "neuroshard_plus")
+        costs = additive_costs(cost, self._name)
         task = shards.task
         beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
@@ -115,6 +117,8 @@ class RowWise(NeuroShardPlus):
 
     `kicks` and `row_cuts` are as in `NeuroShardPlus`.
     """
+
+    _name = "row_wise"
 
     def __init__(self, kicks: int | None = None, *, row_cuts: bool = True) -> None:
         super().__init__(kicks, sharding_types=["row_wise"], row_cuts=row_cuts)
@@ -160,6 +164,6 @@ def _search_in_tiers(
         if tried.incumbent.cost_ms < math.inf:
             return
     raise NoFeasiblePlanError(
-        f"neuroshard_plus found no plan: the hosts, with {exact_bytes(task.topology.host_memory_bytes)} each, have no "
+        f"no plan was found: the hosts, with {exact_bytes(task.topology.host_memory_bytes)} each, have no "
         f"room for the rows that do not fit on devices; {ROOM_ADVICE}"
     )

@@ -20,7 +20,7 @@ _PROBE_TIMEOUT_S = 120
 #: A module of each extra that is for using ShardGym.
 _MODULES = {
     "cpu": "fbgemm_gpu", "data": "pyarrow", "rl": "sb3_contrib", "parallel": "loky", "cluster": "ray", "site": "plotly",
-    "sketches": "datasketches", "torchrec": "torchrec",
+    "torchrec": "torchrec",
 }  # fmt: skip
 
 

@@ -170,8 +170,11 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
         imported = import_model(make_model(text), room, batch_size)
         say("\n".join(unknowns(imported)))
         return imported.task
-    in_suite = text.split("/")[0] in suite_names() and not path.exists()
-    if in_suite or (path.suffix.lower() == ".json" and "topology" in parse_json(read_text(path), text)):
+    is_task = text.split("/")[0] in suite_names() and not path.exists()
+    if not is_task and path.suffix.lower() == ".json":
+        content = parse_json(read_text(path), text)
+        is_task = isinstance(content, dict) and "topology" in content
+    if is_task:
         task = read_task(text)
         return task if batch_size is None else dataclasses.replace(task, batch_size=batch_size)
     pool = load_pool(text)

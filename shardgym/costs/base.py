@@ -89,7 +89,7 @@ class CostModel(abc.ABC):
 
         Raises:
             InputError: a plan was made for another task, or arguments have other types; the task has unpooled tables,
-                which the cost does not price; or `score` did not return one `PlanCost` for each plan.
+                which the cost does not price; or `score` did not return as many costs as plans.
         """
         check_instance("task", task, ShardingTask)
         if not self.unpooled:

@@ -168,6 +168,7 @@ def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden:
     """
     if not len(per_device):
         return []
+    per_device.setflags(write=False)  # before there are views of it
     own = [
         {"per_device": ms, "notes": note, "ids_hidden": hidden}
         for ms, note, hidden in zip(per_device, notes, ids_hidden.tolist(), strict=True)
@@ -177,7 +178,6 @@ def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden:
         return [first, *(dataclasses.replace(first, **fields) for fields in own[1:])]
     # Checking the fields of a record takes longer than pricing a plan. The others differ from the first in times, which
     # were checked together, and in what callers make.
-    per_device.setflags(write=False)
     return [first, *(PlanCost.unchecked(**(first.__dict__ | fields)) for fields in own[1:])]
 
 

@@ -37,7 +37,7 @@ class AnyWiseEnv(PlacementEnv):
 
     **Valid actions.** A shard can be placed where all of its holders have room. It can be halved by the rules of
     `ColumnWiseEnv`. It can be cut by rows if each holder gets rows, if its holders have room somewhere, and if its
-    table is sum-pooled, because TorchRec divides mean-pooled ones by the wrong bag sizes. All shards of a table have
+    table is not mean-pooled, because TorchRec divides those by the wrong bag sizes. All shards of a table have
     equally many holders: the first one that is cut by rows or placed on one device decides. Each shard of a table with
     cut rows needs a domain of its own, so the table has at most as many shards as there are domains. An uncut table can
     be replicated if each of several devices has room, and if the cost prices replicas: "roofline", "gpu",

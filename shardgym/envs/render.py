@@ -89,7 +89,7 @@ def _text(game: Game, row: int) -> str:
         times = ["-", "-"] if devices.times_ms is None else [f"{ms:.3f}" for ms in devices.times_ms[device]]
         capacity = float(devices.capacity[device])
         name = f"{device} *" if device == devices.slowest else str(device)
-        memory = [bar(used / capacity, _BAR), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
+        memory = [bar(used / capacity if capacity else 1.0, _BAR), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
         rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
     noun = "shards" if game.rules.limits and game.rules.limits.max_splits else "tables"
     headers = ["device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]

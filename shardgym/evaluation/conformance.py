@@ -290,7 +290,7 @@ def _watched(call: SolverCall, solve: Callable[[ShardingTask], object], limit_s:
 def _captured_stdout(call: SolverCall) -> Iterator[None]:
     """Keep the beginning of what is written to stdout, by Python or beneath it."""
     sys.stdout.flush()
-    with tempfile.TemporaryFile("w+") as file:
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
         kept = os.dup(_STDOUT)
         os.dup2(file.fileno(), _STDOUT)
         try:

@@ -93,7 +93,8 @@ def evaluate(
     if not checked:
         raise InputError("no seed was given: name at least one")
     checked_seeds = tuple(dict.fromkeys(checked))
-    check_seconds("time_limit_s", time_limit_s)
+    if time_limit_s is not None:
+        check_seconds("time_limit_s", time_limit_s)
     check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
     doing = make_engine(engine) if isinstance(engine, str) else engine

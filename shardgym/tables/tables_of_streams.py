@@ -39,7 +39,7 @@ class DrawnStream(IdStream):
         seed: seed of the draws.
 
     Raises:
-        InputError: two tables have the same name.
+        ValueError: two tables have the same name.
     """
 
     def __init__(self, tables: Sequence[EmbeddingTable], samples: int, seed: int = 0) -> None:

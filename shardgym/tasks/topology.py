@@ -36,7 +36,7 @@ _LINK_FIELDS = ("interconnect", "intra_bandwidth", "inter_bandwidth", "intra_lat
 class Topology(Record):
     """Devices with their memory, and the links between them.
 
-    Links that are not given are those of the preset of the same `device`, if there is one, else those of "cpu".
+    Links that are not given are those of the preset of the same `device`; where none has it, they must be given.
 
     Attributes:
         num_devices: devices, numbered from 0.
@@ -205,8 +205,9 @@ def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infinib
 
 
 #: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4/5 (150, 300, 450, 900 GB/s),
-#: PCIe 3 x16 shared by a 2080 Ti host (about 10 GB/s usable), PCIe 4 x16 (31.5 GB/s), InfiniBand HDR and NDR, and
-#: ConnectX-8 (25, 50, 100 GB/s per device). About a quarter of the memory is left for the rest of a model.
+#: PCIe 3 x16 shared by a 2080 Ti host (about 10 GB/s usable), PCIe 4 x16 (31.5 GB/s), Ethernet and InfiniBand EDR, HDR
+#: and NDR, and ConnectX-8 (1.25, 12.5, 25, 50, 100 GB/s per device). A fifth to two thirds of the memory is left for
+#: the rest of a model.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core"},
     "rtx2080ti": _dgx("rtx-2080-ti", 4, "pcie3", 10e9, 1.25e9) | {"intra_latency_ms": 0.05, "inter_latency_ms": 0.1},

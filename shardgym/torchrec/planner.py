@@ -147,7 +147,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._oracle = make_cost(oracle) if isinstance(oracle, str) else oracle
         self._calibration = None if settings.calibration is None else Calibration.of_result(settings.calibration)
         check_int("seed", settings.seed)
-        check_seconds("time_limit_s", settings.time_limit_s)
+        if settings.time_limit_s is not None:
+            check_seconds("time_limit_s", settings.time_limit_s)
         self.last: Planned | None = None
 
     def plan(self, module: nn.Module, sharders: list[ModuleSharder] | None = None) -> TorchRecPlan:

@@ -162,8 +162,8 @@ def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_pat
     assert f"there is no {tmp_path / CHECKPOINT}: training starts at step 0" in caplog.text
     with pytest.raises(InputError, match=r"checkpoint.pt exists: resume that training, or give another"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
-    with pytest.raises(InputError, match=r"with other setting learning_rate \(0.1, not 0.2\), tasks, seed \(0, not 1\): "):
-        Toy(learning_rate=0.2).fit([toy_task, toy_task, toy_task], COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
+    with pytest.raises(InputError, match=r"other setting learning_rate \(0.1, not 0.2\), tasks, seed \(0, not 1\): "):
+        Toy(learning_rate=0.2).fit([toy_task] * 3, COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-40])
     with pytest.raises(InputError, match=r"checkpoint.pt: damaged, or no checkpoint of a solver's training"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)

@@ -58,6 +58,8 @@ def test_tasks_are_swept(here, capsys, output_of):
     assert "the memory of hosts is left out" in said
     for name, message in (("nothing", "unknown pool 'nothing'"), ("test_sweep:model", "has no batch size; give --b")):
         assert message in output_of(["sweep", name, "--gpus", "h100", "--devices", "2"], 2).err
+    (here / "five.json").write_text("5")
+    assert "five.json" in output_of(["sweep", "five.json", "--gpus", "h100", "--devices", "2"], 2).err
 
 
 @pytest.mark.torchrec

@@ -98,6 +98,7 @@ def test_plans_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, suite)
         plans = [random_plan(task, rng, copied) for copied in ((3, 1, 0) if cost.replicas else (0, 0, 0))]
         plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, devices=(1,)) for shard in plans[2].shards]))
         expected += cost.score(task, plans)
+        assert not any(one.per_device.flags.writeable for one in expected)
         for plan in plans:
             batch = prices.batch(task, [plan])
             added = np.zeros((task.num_devices, prices.vectors(batch.shards).shape[1]))

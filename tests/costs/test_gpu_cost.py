@@ -40,6 +40,14 @@ def test_fusing_many_small_tables_is_cheaper_than_their_sum(hardware):
     assert (fused < 0.5 * 50 * compute(small, hardware=hardware, batch_size=2048)).all()
 
 
+def test_groups_that_do_not_suit_the_nodes_of_the_named_card_have_no_cost():
+    task = ShardingTask((TABLE,), Topology(num_devices=12, memory_bytes=2**40), 8192, group_sync_interval=10)
+    plan = ShardingPlan.of(task, [Shard("t", (0, 62_500), (0, 64), (0, 6))], group_size=6)
+    assert make_cost("roofline").evaluate(task, [plan])[0].feasible
+    (found,) = make_cost("gpu", hardware="h100").evaluate(task, [plan])
+    assert found.reason == "groups of 6 devices neither divide fast domains of 8 nor are multiples of them"
+
+
 @pytest.mark.parametrize("columns", [16, 64, 128])
 def test_cutting_columns_repeats_the_work_of_ids(columns):
     table = dataclasses.replace(TABLE, embedding_dim=columns)

@@ -13,6 +13,7 @@ from shardgym import MissingDependencyError
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
+from shardgym.tasks.step_memory import StepMemory
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
@@ -67,6 +68,9 @@ def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
     assert MEMORY in bars(untimed, MEM[0])
     env.render_mode = "ansi"
     assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
+    reserve = StepMemory(reserved_bytes=(0, 1024))
+    env.reset(options={"task": halvable_task([4], memory_bytes=(4096, 1024), step_memory=reserve)})
+    assert "0.0 / 0.0" in env.render()
     env.render_mode = None
     assert env.render() is None
 

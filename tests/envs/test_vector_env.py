@@ -205,6 +205,7 @@ def test_before_the_first_reset_there_is_nothing_to_do():
     ("arguments", "message"),
     [
         ({"seed": [1, 2]}, "seed: expected one integer, or 3, got 2"),
+        ({"seed": []}, "seed: expected one integer, or 3, got 0"),
         ({"options": {"reset_mask": np.ones(3)}}, "expected 3 booleans"),
         ({"options": {"reset_mask": np.zeros(3, bool)}}, "booleans, at least one of them true"),
         ({"options": {"task_index": [0, 1]}}, "task_index: expected one value, or 3, got 2"),

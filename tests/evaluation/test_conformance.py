@@ -101,7 +101,7 @@ def raises_the_wrong_error(sound, task, seed):
 
 
 def prints_beneath_python(sound, task, seed):
-    os.write(1, b"solving\n")
+    os.write(1, b"solving\xff\n")
     return sound.plan(task)
 
 

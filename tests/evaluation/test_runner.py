@@ -151,6 +151,7 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
         ({"limit": 4}, "limit=4: suite 'toys' has 3 tasks; give at most 3"),
         ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got -1.0"),
         ({"timeout_s": 0}, "timeout_s: expected a number of seconds above 0, got 0"),
+        ({"timeout_s": None}, "timeout_s: expected a number of seconds above 0, got None"),
     ],
 )
 def test_arguments_of_another_kind_are_named(tmp_path, arguments, message):

@@ -39,7 +39,7 @@ def test_arguments_that_are_no_defaults_are_recorded_and_unknown_ones_refused():
         assert made.settings == resolved_settings(type(made.given), settings)
     policy = PolicySolver(len, "ShardGym/TableWise-v0", observation="timed")
     assert SolverSpec.of(policy).settings["observation"] == "timed"
-    with pytest.raises(InputError, match="^solver Hidden has no attribute 'rate', so records cannot say"):
+    with pytest.raises(InputError, match=r"^solver Hidden has no attribute 'rate', so records cannot say"):
         SolverSpec.of(Hidden())
 
 

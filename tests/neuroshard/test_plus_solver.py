@@ -9,7 +9,7 @@ from random_tasks import random_task
 from sums import WholePlans
 from test_neuroshard_solver import crowded
 
-from neuroshard.plus.solver import NeuroShardPlus
+from neuroshard.plus.solver import NeuroShardPlus, RowWise
 from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost
 from shardgym.tasks.topology import Topology
@@ -101,6 +101,8 @@ def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monke
 def test_plus_refuses_a_cost_that_does_not_add_up():
     with pytest.raises(InputError, match="neuroshard_plus needs an additive cost"):
         NeuroShardPlus().solve(random_task(1, 8, 3), WholePlans())
+    with pytest.raises(InputError, match=r"^row_wise needs an additive cost"):
+        RowWise().check_ready(WholePlans())
 
 
 @pytest.mark.parametrize("kicks", [-1, 1.0])

@@ -1,18 +1,16 @@
 """What is counted in batches of streams and fitted to it; tables, pools and recorded ids that are made of them."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from shardgym import DrawnStream, EmbeddingTable, InputError, RangeIds, UniformIds, ZipfIds, open_stream
-from shardgym.errors import MissingDependencyError
 from shardgym.tables.bags import Bags, ReuseCounts
 from shardgym.tables.ids import draw_bags
 from shardgym.tables.row_access import access_share
-from shardgym.tables.streams.statistics import CountedRows, FeatureStatistics, SketchedRows, mean_run_length
+from shardgym.tables.streams.statistics import FeatureStatistics, mean_run_length
 from shardgym.tables.streams.stream import DATA_VARIABLE
 from shardgym.tables.tables_of_streams import fit_ids, pool_of_stream
 
@@ -26,7 +24,7 @@ def random_batches(count, samples, rows, most):
 
 def test_counts_are_those_of_counting_one_by_one():
     batches = list(random_batches(5, 30, 400, 6))
-    found = FeatureStatistics(400, 30, frequencies=True)
+    found = FeatureStatistics(400, 30)
     for bags in batches:
         found.add(bags)
     ids = np.concatenate([bags.indices for bags in batches])
@@ -39,10 +37,6 @@ def test_counts_are_those_of_counting_one_by_one():
         reuse.add(ReuseCounts.of(bags.indices))
     assert found.reuse.row_shares() == reuse.row_shares()
     assert found.run_length == pytest.approx(np.mean([mean_run_length(*bags) for bags in batches]), abs=0.005)
-    counts = np.bincount(ids, minlength=400)
-    assert found.frequencies.hottest(9).rows.tolist() == np.argsort(-counts, kind="stable")[:9].tolist()
-    assert found.frequencies.hottest(400).counts.tolist() == sorted(counts[counts > 0].tolist(), reverse=True)
-    assert found.frequencies.distinct == np.count_nonzero(counts)
 
 
 def test_lookups_and_distinct_rows_lie_in_ranges():
@@ -61,12 +55,11 @@ def test_lookups_and_distinct_rows_lie_in_ranges():
 
 
 def test_batches_without_ids_are_counted():
-    found = FeatureStatistics(100, 3, frequencies=True, checksum=True)
+    found = FeatureStatistics(100, 3, checksum=True)
     found.add(Bags(np.zeros(0, dtype=np.int64), np.zeros(3, dtype=np.int64)))
     assert (found.pooling_factor, found.distinct_share, found.run_length) == (0, 0, 1)
     assert found.reuse.row_shares() == (0,) * 17
     assert set(found.ranges.lookups) == {0}
-    assert found.frequencies.hottest(3).rows.tolist() == []
     assert fit_ids(found) == UniformIds()
 
 
@@ -110,36 +103,6 @@ def test_a_fitted_law_draws_what_the_stream_has(ids):
 
 def counted(table):
     return DrawnStream([table], samples=4096 * 4, seed=1).statistics(4096)[table.name]
-
-
-def test_counters_do_not_overflow_unseen():
-    found = CountedRows(3)
-    found.add(np.array([1]), np.array([2**32 - 1]))
-    with pytest.raises(InputError, match=r"more than 4\.29 billion ids"):
-        found.add(np.array([2]), np.array([1]))
-
-
-def test_large_tables_are_sketched_with_an_extra(monkeypatch):
-    assert isinstance(FeatureStatistics(1000, 1, frequencies=True).frequencies, CountedRows)
-    monkeypatch.setattr("shardgym.tables.streams.statistics.MOST_COUNTED_ROWS", 999)
-    monkeypatch.setitem(sys.modules, "datasketches", None)
-    with pytest.raises(MissingDependencyError, match=r"'datasketches', which is not installed: .*shardgym\[sketches\]"):
-        FeatureStatistics(1000, 1, frequencies=True)
-
-
-def test_sketches_are_near_the_counters():
-    pytest.importorskip("datasketches")
-    table = EmbeddingTable("t", 10**5, 4, 100.0, ZipfIds(1.05))
-    exact, sketch = CountedRows(10**5), SketchedRows()
-    for bags in DrawnStream([table], samples=1000).batches(100):
-        for counter in (exact, sketch):
-            counter.add(*np.unique(bags["t"].indices, return_counts=True))
-    assert sketch.distinct == pytest.approx(exact.distinct, rel=0.01)
-    named = sketch.hottest(10**5)
-    assert len(named.rows) > 1000
-    true = dict(zip(*(part.tolist() for part in exact.hottest(10**5)), strict=True))
-    for row, count in zip(named.rows.tolist(), named.counts.tolist(), strict=True):
-        assert true[row] <= count <= true[row] + 3.5 / 2**20 * 10**5
 
 
 def test_drawn_streams_have_the_batches_of_draw_bags():

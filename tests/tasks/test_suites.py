@@ -119,6 +119,12 @@ def test_chosen_draws_are_those_of_the_same_numbers(write):
     assert [again.build(n, "").tables for n in range(9)] == [task.tables for task in every]
 
 
+def test_a_long_drift_can_be_read_from_its_end(write):
+    drift = {"kind": "drift", "seed": 1, "steps": 1000, "pooling_change": 0.1, "skew_change": 0.0}
+    last = load_suite(write(spec() | {"tasks": drift | {"drawn": spec()["tasks"]}}))[999]
+    assert last.name == "own/999"
+
+
 def test_a_task_file_is_a_suite_of_one(write, toy_task):
     suite = load_suite(write(toy_task.to_dict(), "one.json"))
     assert suite[:] == [toy_task]

@@ -97,8 +97,8 @@ def why_not() -> str:
 def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) -> None:
     """Move the calling thread, and threads that it starts from now on, behind links of its own.
 
-    All ranks, at most 250, call this at the same time, each from the main thread of its process, with a folder that is
-    empty at first: there they tell each other what they have done. Where the system refuses, or others do not come in
+    All ranks call this at the same time, each from the main thread of its process, with a folder that is empty at
+    first: there they tell each other what they have done. Where the system refuses, or others do not come in
     time, it raises `MeasurementError`.
     """
     deadline = time.monotonic() + timeout_s
@@ -141,7 +141,7 @@ def join_network(rank: int, links: ShapedLinks, folder: Path, timeout_s: float) 
 
 
 def _address(rank: int) -> str:
-    return f"10.97.0.{rank + 1}"
+    return f"10.97.{rank // 250}.{rank % 250 + 1}"
 
 
 def _bucket(rate: float) -> str:

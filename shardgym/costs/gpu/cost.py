@@ -49,6 +49,7 @@ from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, host_misses
 from shardgym.errors import InputError, check_instance
+from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.row_access import access_share, distinct_ids
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
@@ -135,6 +136,13 @@ class GpuCost(SummedCost):
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
         return self._settings.changed
+
+    def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
+        """See `CostModel`; groups have to suit the nodes of the card."""
+        if plan.has_replicas and self._settings.hardware is not None:
+            links = sheet_topology(CARDS[self._settings.hardware], task.topology)
+            task = dataclasses.replace(task, topology=links)
+        return super()._why_not(task, plan)
 
     def make_prices(self) -> AdditiveGpu:
         """See `SummedCost`."""

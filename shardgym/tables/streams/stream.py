@@ -64,7 +64,6 @@ class IdStream(ABC):
         batch_size: int,
         features: Sequence[str] | None = None,
         *,
-        frequencies: bool = False,
         checksum: bool = False,
     ) -> dict[str, FeatureStatistics]:
         """Count the ids of all whole batches.
@@ -72,7 +71,6 @@ class IdStream(ABC):
         Args:
             batch_size: samples per batch.
             features: which; all of them when None.
-            frequencies: whether to count how often each row is looked up, in 512 MiB at most for a feature.
             checksum: whether to compute the checksum of a recording.
 
         Returns:
@@ -81,13 +79,10 @@ class IdStream(ABC):
         Raises:
             InputError: the source cannot be read, holds something other than ids, or less than a batch.
             UnknownNameError: it has no such feature.
-            MissingDependencyError: frequencies are asked of a table with more than 2**27 rows, for which the extra
-                `sketches` is needed.
         """
         batch_size = check_int("batch_size", batch_size, 1)
         found = {
-            name: FeatureStatistics(rows, batch_size, frequencies=frequencies, checksum=checksum)
-            for name, rows in self.rows(features).items()
+            name: FeatureStatistics(rows, batch_size, checksum=checksum) for name, rows in self.rows(features).items()
         }
         batches = self.batches(batch_size, tuple(found))
         for batch in tqdm(batches, desc="counting ids", unit="batch", delay=1, leave=False, disable=None):

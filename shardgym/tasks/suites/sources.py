@@ -318,7 +318,7 @@ class ListedSource(TaskSource):
 
 
 class DriftSource(TaskSource):
-    """Ten steps, or as many as the spec says, of every task that is drawn: a task of the suite for each step.
+    """Every drawn task in several steps, as many as the spec says: a task of the suite for each step.
 
     Tables of the first step are as drawn. Then, from step to step, each pooling factor is multiplied by a log-normal
     factor, and the exponent of each Zipf law moves by a normal one. Reuse histograms, which are of the law as it was,
@@ -343,6 +343,8 @@ class DriftSource(TaskSource):
         """Draw the task and let it drift to its step."""
         drift, step = divmod(index, self._spec.steps)
         drawn = self._drawn.build(drift, name)
+        for earlier in range(step):  # in this order, as each asks for the one before: Python's stack is limited
+            self._tables(drift, earlier)
         return dataclasses.replace(drawn, tables=self._tables(drift, step))
 
     def _tables_at(self, drift: int, step: int) -> tuple[EmbeddingTable, ...]:

@@ -282,8 +282,9 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         for name in self._training_settings:
             value = getattr(self.settings, name)
             if value != card.settings.get(name):
-                shipped = f"the weights that ship ({', '.join(self._shipped_index)})"
-                those = shipped if self.weights is None else "these weights"
+                those = "these weights"
+                if self.weights is None:
+                    those = f"the weights that ship ({', '.join(self._shipped_index)})"
                 raise InputError(
                     f"solver '{self.name}': {name}={value} is a setting of training; {those} were trained with "
                     f"{name}={card.settings.get(name)}: leave it out, or {self._how_to_fit()}"

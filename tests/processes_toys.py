@@ -13,6 +13,12 @@ from shardgym.errors import InputError
 logger = logging.getLogger("shardgym.toys")
 
 
+def _spin():
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        pass
+
+
 def start(settings):
     """Answers: doubles numbers, and does odd things on request."""
 
@@ -37,9 +43,13 @@ def start(settings):
         if message == "log":
             logger.info("%d of %s", 3, "four")
         if message == "spin":
-            end = time.thread_time() + 0.05
-            while time.thread_time() < end:
-                pass
+            _spin()
+        if message == "let spin":
+            if child := os.fork():
+                os.waitpid(child, 0)
+            else:
+                _spin()
+                os._exit(0)
         if message == "threads":
             import torch
 

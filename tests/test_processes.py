@@ -112,11 +112,12 @@ def test_a_signal_is_named_and_what_does_not_start_says_why(start):
         start(threading.Lock())
 
 
-def test_processor_time_is_known_also_after_the_end(start):
+@pytest.mark.parametrize("message", ["spin", "let spin"])
+def test_processor_time_is_known_also_after_the_end(start, message):
     child = start()
     facts(child)
     before = child.cpu_seconds()
-    ask(child, "spin")
+    ask(child, message)
     child.kill()
     assert child.cpu_seconds() - before >= 0.05
 

@@ -18,10 +18,10 @@ With --kinds, draws are kept where sharding types matter: the best plan by colum
 the judge than the best plan of any kind, or there is none; `neuroshard_plus` finds both, first with the oracle and then
 with the judge, unless the judge is not additive. With --larger-than-a-device, some table must be larger than a device.
 
-The tool writes the numbers of these draws into the file, as `draws`. The same file, seed and simulators give the same
-numbers. Digests fix the tasks: once a suite is released, its tasks never change, and a changed task needs a suite of
-another name. A file of digests that would change is therefore only written with --replace, for suites that nobody has
-used yet.
+The tool writes the numbers of these draws into the file, as `draws`. The same file, seed, solvers and simulators give
+the same numbers; suites that ship were drawn with those of their day. Digests fix the tasks: once a suite is released,
+its tasks never change, and a changed task needs a suite of another name. A file of digests that would change is
+therefore only written with --replace, for suites that nobody has used yet.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tqdm import tqdm
 from baselines.greedy import alone_ms
 from baselines.lpt import merged, place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.plan_cost import COMPUTE_COLUMNS, UNFAMILIAR
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError, ShardGymError
 from shardgym.evaluation.solver import make_solver
 from shardgym.plans.plan import ShardingPlan
@@ -139,13 +139,6 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
     if is_bound_by_a_table(task, oracle):
         return "bound by a table"
     rule = lpt(task, oracle)
-    if rule is not None:
-        ruled = oracle.evaluate(task, [rule])[0]
-        passes_ms = ruled.per_device[:, COMPUTE_COLUMNS]
-        slowest_ms, mean_ms = float(passes_ms.max(axis=0).sum()), float(passes_ms.mean(axis=0).sum())
-        # Work adds up: where the rule is this near to balance, no search gains so much. Most draws end here.
-        if (1 + gap) * (ruled.total_ms - slowest_ms + mean_ms) > ruled.total_ms:
-            return "balanced by the rule"
     try:
         found = make_solver("neuroshard_plus", kicks=KICKS).solve(task, oracle)
     except NO_PLAN:

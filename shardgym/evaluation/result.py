@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
@@ -27,6 +27,8 @@ from shardgym.tasks.task import ShardingTask
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from shardgym.tasks.suites import Suite
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Result(Record):
         plan: the plan; None if the solver returned none.
         cost: cost of the plan by the judge; None without a plan.
         solve_time_s: seconds that the solver took.
-        cpu_time_s: processor seconds of that, over all threads of the process; None if unknown.
+        cpu_time_s: processor seconds of that, over all threads and the processes it waited for; None if unknown.
         time_limit_s: time limit of the solver; None if there was none.
         judge_settings: keyword arguments of the judge.
         started: UTC, ISO 8601.
@@ -225,6 +227,8 @@ class RunInfo(Record):
         if result.cost is not None:
             pairs["judge_version"] = result.cost.version, self.judge_version
             pairs["cost.hardware"] = result.cost.hardware, self.hardware
+            if "ids_hidden" in self.judge_settings:
+                pairs["cost.ids_hidden"] = result.cost.ids_hidden, self.judge_settings["ids_hidden"]
             if ":" not in self.judge:  # classes that are not registered have a name beside `module:Class`
                 pairs["cost.cost"] = result.cost.cost, self.judge
         for name, (was, now) in pairs.items():
@@ -233,6 +237,12 @@ class RunInfo(Record):
         for name, known in (("task_index", range(self.num_tasks)), ("solver", self.solvers), ("seed", self.seeds)):
             if getattr(result, name) not in known:
                 raise InputError(f"{result.subject}: the run has no {name} {getattr(result, name)!r}")
+        suite = _shipped_suite(self.suite)
+        if suite is not None and suite.digests is not None:
+            digest = suite.digests[result.task_index]
+            if digest != result.task_hash:
+                here = f"task {result.task_index} of '{self.suite}' has {digest[:12]}"
+                raise InputError(f"{result.subject} is of a task with digest {result.task_hash[:12]}, but {here}")
 
 
 def records_file(folder: Path) -> Path | None:
@@ -356,7 +366,7 @@ class TaskSequence(Protocol):
 
 
 @functools.cache
-def _shipped_suite(name: str) -> Sequence[ShardingTask] | None:
+def _shipped_suite(name: str) -> Suite | None:
     """Return the suite of this name that comes with shardgym; None when there is none."""
     from shardgym.tasks.suites import load_suite, suite_names
 

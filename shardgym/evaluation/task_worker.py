@@ -95,16 +95,18 @@ class TaskWorker:
             return Result(**fields, **times, status="error", reason=reason)
 
     def _score(self, task: ShardingTask, solved: Sequence[Result], old: Sequence[Result], answer: TaskAnswer) -> None:
-        """Add new results with their costs, and old results with new costs if there are any."""
+        """Add new results with their costs, and old results with new costs; solvers with one plan share its cost."""
         plans = [r.plan for r in solved if r.status == "unmeasured" and r.plan is not None]
         again: list[Result] = []
         if plans and not self._judge.deterministic:
             again = [r for r in old if r.status == "ok"]
-        both = [*plans, *(r.plan for r in again if r.plan is not None)]
-        costs = iter(self._costs(task, both, answer) if plans else ())
-        answer.new.extend(self._scored(task, r, next(costs) if r.status == "unmeasured" else None) for r in solved)
-        renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
-        answer.renewed.extend(renewed)
+        distinct = list(dict.fromkeys([*plans, *(r.plan for r in again if r.plan is not None)]))
+        costs = dict(zip(distinct, self._costs(task, distinct, answer), strict=True)) if plans else {}
+        for result in solved:
+            cost = costs[result.plan] if result.status == "unmeasured" and result.plan is not None else None
+            answer.new.append(self._scored(task, result, cost))
+        renewed = [(result, costs[result.plan]) for result in again if result.plan is not None]
+        answer.renewed.extend(dataclasses.replace(result, cost=cost) for result, cost in renewed if cost.feasible)
 
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan], answer: TaskAnswer) -> list[PlanCost]:
         try:

@@ -209,20 +209,23 @@ def _check_task(
         if not new.feasible:
             yield number, ("mismatch", f"cannot be scored again: {new.reason}")
             continue
-        if not judge.deterministic:
+        where = _difference(old, new, exact=judge.deterministic)
+        if not judge.deterministic and not where:
             # A task is measured at one pace, so a record gains nothing by a lower one of its own.
             new = new.at_pace(max(cost.pace for _, cost in scored.values()))
             measured[number] = new.total_ms / max(old.total_ms, 1e-9)
         said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
-        where = _difference(old, new) if judge.deterministic else ""
         yield number, ("mismatch", where) if where else ("ok", said)
 
 
-def _difference(old: PlanCost, new: PlanCost) -> str:
-    """Say where two costs differ by more than `EXACT`, and "" where they agree."""
-    sources = [f"{len(cost.per_device)} devices, {cost.origin}" for cost in (old, new)]
+def _difference(old: PlanCost, new: PlanCost, *, exact: bool) -> str:
+    """Say where two costs differ, in times by more than `EXACT` where they are to agree, and "" where they agree."""
+    hidden = {True: ", ids hidden", False: ""}
+    sources = [f"{len(cost.per_device)} devices, {cost.origin}{hidden[cost.ids_hidden]}" for cost in (old, new)]
     if sources[0] != sources[1]:
         return f"stored {sources[0]}, now {sources[1]}"
+    if not exact:
+        return ""
     far = ~np.isclose(old.per_device, new.per_device, rtol=EXACT, atol=0)
     same_total = np.isclose(old.total_ms, new.total_ms, rtol=EXACT, atol=0)
     what = "" if same_total else f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"

@@ -170,6 +170,9 @@ def test_noise_is_about_the_standard_error_of_the_total():
     times = np.random.default_rng(0).normal(100, 10, size=25)
     assert relative_error(lambda rows: np.array([[np.median(times[rows])], [1.0]]), 25) == pytest.approx(0.025, rel=0.5)
     assert relative_error(lambda rows: np.zeros((2, 5)), 3) == 0
+    of_three = 10 + np.random.default_rng(1).normal(size=(400, 3))
+    found = [relative_error(lambda rows, own=own: np.array([[own[rows].mean()]]), 3) for own in of_three]
+    assert np.sqrt(np.mean(np.square(found))) == pytest.approx(0.1 / np.sqrt(3), rel=0.08)
 
 
 @pytest.fixture

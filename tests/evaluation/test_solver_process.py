@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
+from evaluation_toys import TOY, CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 
 from shardgym.cli import main
 from shardgym.errors import InputError
@@ -183,6 +183,21 @@ def test_classes_and_objects_of_this_session_work_in_processes_too(tmp_path):
     assert (made.status, made.resolved_settings) == ("ok", {"why": "not", "lock": None})
     with pytest.raises(InputError, match=r"cannot pickle.*: give a name or module:Class, or .*isolate=False"):
         evaluate(ToySuite(toy_tasks()), [Local(lock=threading.Lock())], **options)
+
+
+def test_solvers_with_the_same_plan_share_one_measurement(tmp_path, monkeypatch):
+    scored = []
+    score = CountCost.score
+    monkeypatch.setattr(CountCost, "score", lambda *given: scored.append(len(given[2])) or score(*given))
+    solvers = [TOY + "Halves", SolverSpec(TOY + "Halves", label="again"), TOY + "Lopsided"]
+    options = {"out": tmp_path, "oracle": "roofline", "limit": 1}
+    first = evaluate(ToySuite(toy_tasks()), solvers, judge=DriftingCost("lab"), **options)
+    assert scored == [2]
+    assert first[0].cost == first[1].cost != first[2].cost
+    more = [*solvers, SolverSpec(TOY + "Lopsided", label="more")]
+    every = evaluate(ToySuite(toy_tasks()), more, judge=DriftingCost("lab"), **options)
+    assert scored == [2, 2]
+    assert [result.cost for result in every] == [first[0].cost, first[1].cost, first[2].cost, first[2].cost]
 
 
 def test_an_oracle_that_measures_is_asked_in_this_process(tmp_path):

@@ -87,9 +87,22 @@ def test_what_was_changed_in_one_record_is_told(toys, change, said):
     assert problem(toys, 1).startswith(said)
 
 
+def test_measured_records_must_have_all_devices_and_say_alike_how_times_came_about(measured):
+    edit(measured, 1, lambda r: r["cost"]["per_device"].pop(0))
+    edit(measured, 2, lambda r: r["cost"].update(ids_hidden=True))
+    edit(measured, 3, lambda r: r["cost"].update(communication="predicted"))
+    rows = [row for row in verify(measured, costs=COSTS).rows if row.status == "mismatch"]
+    now = "compute measured, communication modelled"
+    assert [row.reason.partition(", now ")[0] for row in rows] == [
+        f"stored 1 devices, {now}", f"stored 2 devices, {now}, ids hidden",
+        "stored 2 devices, compute measured, communication predicted",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"ids_hidden": True}, "toys/1 two seed 0 records cost.ids_hidden True, but the run has False"),
         ({"task_hash": "0" * 64}, "record: toys/1 two seed 0: the plan is for another task than the record"),
         ({"status": "error"}, "record: toys/1 two seed 0: status 'error' does not agree with the plan and its cost"),
         ({"suite": "quick-v2"}, "quick-v2/1 two seed 0 records suite 'quick-v2', but the run has 'toys'"),
@@ -106,8 +119,10 @@ def test_what_was_changed_in_one_record_is_told(toys, change, said):
     ],
 )
 def test_a_record_that_is_not_of_its_run_is_refused_as_boards_refuse_it(tmp_path, change, said):
-    board_of(tmp_path, {"one": [1.0, 2.0], "two": [1.0, 2.0], "x": [None, 1.0]})
-    edit(tmp_path, 4, lambda r: (r["cost"] if {"cost", "version", "pace"} & change.keys() else r).update(change))
+    outcomes = {"one": [1.0, 2.0], "two": [1.0, 2.0], "x": [None, 1.0]}
+    board_of(tmp_path, outcomes, judge_settings={"ids_hidden": False})
+    of_cost = {"cost", "version", "pace", "ids_hidden"} & change.keys()
+    edit(tmp_path, 4, lambda r: (r["cost"] if of_cost else r).update(change))
     row = verify(tmp_path).rows[3]
     assert (row.status, row.reason, str(row)) == ("mismatch", said, f"mismatch {row.file}:4 {said}")
     with pytest.raises(InputError, match=rf"records\.jsonl:4: {re.escape(said)}; remove the line"):
@@ -121,7 +136,7 @@ def test_a_task_that_is_missing_or_changed_or_of_another_suite(tmp_path):
     second.write_text(third.read_text())
     assert statuses(tmp_path) == ["mismatch"] * 2 + ["ok"] * 7
     rename(tmp_path, "toys", "dlrm4-v2")
-    assert verify(tmp_path, costs=COSTS).rows[0].reason.startswith("task 0 of suite 'dlrm4-v2' has digest ")
+    assert verify(tmp_path, costs=COSTS).rows[0].reason.endswith("but task 0 of 'dlrm4-v2' has 69c35a0cb9b1")
     rename(tmp_path, "dlrm4-v2", "quick-v2")
     with pytest.raises(InputError, match=r"run\.json: num_tasks is 9, the suite has 8"):
         verify(tmp_path, costs=COSTS)

@@ -17,6 +17,7 @@ modelled, by a link model that prices the bytes which each device really sent (`
 a device waits follows from the work of all devices, and not from who was disturbed.
 """
 
+import math
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -266,8 +267,9 @@ def mean_of_medians(samples: Floats) -> Floats:
 def relative_error(phases_of: Callable[[Ints], Floats], rounds: int) -> float:
     """Return the relative standard error of a plan's total, by a bootstrap over rounds.
 
-    `phases_of` returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
+    Means of R rounds drawn again spread by sqrt((R - 1) / R) of the standard error, which is undone. `phases_of`
+    returns the phases that count, shape (D, phases), from some of the rounds, by their numbers.
     """
     chosen = np.random.default_rng(0).integers(0, rounds, size=(_RESAMPLES, rounds))
     totals = np.array([phases_of(rows).sum(axis=1).max() for rows in chosen])
-    return float(totals.std() / totals.mean()) if totals.any() else 0.0
+    return float(totals.std() / totals.mean()) * math.sqrt(rounds / max(rounds - 1, 1)) if totals.any() else 0.0

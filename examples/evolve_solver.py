@@ -47,7 +47,9 @@ Write a Python module with a class Candidate that has solve(self, task, cost, se
 shardgym.ShardingPlan. It chooses on which of task.num_devices devices each table of task.tables lies; tables may be
 cut by columns. task.table_bytes(table), task.capacity_bytes, table.num_embeddings, table.embedding_dim and
 table.pooling_factor are there; cost.evaluate(task, [plan, ...])[i].total_ms is what plans take, the slowest device
-counts. ShardingPlan.table_wise(task, {name: device}) makes a plan; plan.validate(task) raises if it does not fit.
+counts. ShardingPlan.table_wise(task, {name: device}) makes a plan of whole tables; ShardingPlan.of(task, [Shard(name,
+(0, table.num_embeddings), (first column, last column + 1), device), ...]) one of pieces, whose widths are multiples of
+4; both classes are in shardgym. plan.validate(task) raises if a plan does not fit.
 The score is the cost over that of longest processing time first; lower is better. Answer with the module alone.
 """
 
@@ -67,10 +69,13 @@ def written(command: str, attempts: list[Attempt]) -> str:
     shown = {attempt.number: attempt for attempt in (*sorted(attempts, key=attrgetter("score"))[:2], *attempts[-1:])}
     parts = [PROMPT]
     parts += [f"Candidate {a.number}: {a.score:.3f}. {a.remark}\n\n{a.source}\n" for a in shown.values()]
-    done = subprocess.run(shlex.split(command), input="\n".join(parts), capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(shlex.split(command), input="\n".join(parts), capture_output=True, text=True, check=False)
+    except OSError as error:
+        sys.exit(f"the model's command cannot be run: {error}")
     if done.returncode:
         sys.exit(f"the model's command ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    fenced = re.search(r"```(?:python)?\n(.*?)```", done.stdout, re.DOTALL)
+    fenced = re.search(r"```(?:python)?\n(.*?)```", done.stdout, re.DOTALL | re.IGNORECASE)
     return fenced[1] if fenced else done.stdout
 
 
@@ -121,8 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
         attempts.append(attempt(number, written(options.model, attempts), out))
         print(f"candidate {attempts[-1].number}: {attempts[-1].score:.3f}. {attempts[-1].remark}", flush=True)
     best = min(attempts, key=attrgetter("score"))
-    if math.isinf(best.score):
-        sys.exit("no candidate ran")
+    if best.score >= FAILED:
+        sys.exit("no candidate found plans")
     hidden, _ = ratios(shardgym.load_suite(HIDDEN), f"candidate_{best.number}:Candidate", out / "hidden")
     print(f"best: candidate {best.number}, {best.score:.3f} of lpt in development, {hidden:.3f} on {HIDDEN}")
 

@@ -11,8 +11,20 @@ from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest
 
 
 def registered(group: str) -> dict[str, str]:
-    """Return name -> `module:Class` of an entry-point group, sorted by name."""
-    return {entry.name: f"{entry.module}:{entry.attr}" for entry in sorted(entry_points(group=group))}
+    """Return name -> `module:Class` of an entry-point group, sorted by name.
+
+    Raises:
+        InputError: packages register different classes by one name.
+    """
+    found: dict[str, str] = {}
+    for entry in sorted(entry_points(group=group)):
+        target = f"{entry.module}:{entry.attr}"
+        other = found.setdefault(entry.name, target)
+        if other != target:
+            raise InputError(
+                f"installed packages register '{entry.name}' twice, as {other} and {target}: rename or uninstall one"
+            )
+    return found
 
 
 def find_class(kind: str, group: str, name: str) -> Any:
@@ -27,10 +39,10 @@ def find_class(kind: str, group: str, name: str) -> Any:
         raise InputError(f"{kind}: expected a name or module:Class, got {short_repr(name)}")
     if ":" in name:
         return _import(kind, name)
-    known = {entry.name: entry for entry in entry_points(group=group)}
+    known = registered(group)
     if name not in known:
-        raise UnknownNameError(kind, name, sorted(known), "; or give module:Class for your own")
-    return _import(kind, f"{known[name].module}:{known[name].attr}")
+        raise UnknownNameError(kind, name, known, "; or give module:Class for your own")
+    return _import(kind, known[name])
 
 
 def _import(kind: str, target: str) -> Any:

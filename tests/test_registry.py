@@ -1,11 +1,13 @@
 """Names: registered ones, one's own, and helpful answers to the rest."""
 
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from shardgym import InputError, ShardingPlan, make_cost, make_solver
-from shardgym.evaluation.solver import call_solver
+from shardgym.evaluation.solver import GROUP, call_solver
+from shardgym.registry import registered
 
 
 @pytest.fixture
@@ -58,6 +60,15 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
 def test_a_name_that_is_no_solver_is_answered_in_one_line(own_module, name: str, message: str):
     with pytest.raises(InputError, match=message):
         make_solver(name)
+
+
+def test_two_packages_cannot_register_one_name(monkeypatch):
+    entries = [EntryPoint("lpt", f"{package}:Lpt", GROUP) for package in ("baselines.lpt", "theirs", "baselines.lpt")]
+    monkeypatch.setattr("shardgym.registry.entry_points", lambda group: entries)
+    with pytest.raises(InputError, match=r"'lpt' twice, as baselines\.lpt:Lpt and theirs:Lpt: rename or uninstall one"):
+        make_solver("lpt")
+    monkeypatch.setattr("shardgym.registry.entry_points", lambda group: entries[::2])
+    assert registered(GROUP) == {"lpt": "baselines.lpt:Lpt"}
 
 
 def test_settings_that_a_class_does_not_take_are_refused(own_module):

@@ -110,7 +110,9 @@ class Milp(IncumbentSearch):
             self.lower_bound_ms = min(search.bound_ms, total_ms)
             self.gap = total_ms / self.lower_bound_ms - 1
         elif not search.has_bound:
-            _logger.info("milp: no lower bound by '%s', which is not a bounded cost", run.cost.name)
+            pooled = all(table.is_pooled for table in run.task.tables)
+            why = f"'{run.cost.name}' is not a bounded cost" if pooled else "some tables are unpooled"
+            _logger.info("milp: no lower bound, as %s", why)
 
 
 class _Search:

@@ -92,12 +92,16 @@ def pooling_factors(table: EmbeddingTable) -> list[float]:
 def with_module_names(task: ShardingTask) -> ShardingTask:
     """Return a task with tables renamed to t0, t1, ..., because names are parts of TorchRec's module paths.
 
-    Unpooled tables are in one collection per width, such as "rows64", and pooled ones beside them in "bags".
+    Where tables need several collections, pooled ones are in "bags", or in "weighted" with weighted ids, and unpooled
+    ones in one collection per width, such as "rows64".
     """
-    mixed = len({table.is_pooled or table.embedding_dim for table in task.tables}) > 1
-    places = ["bags." if table.is_pooled else f"rows{table.embedding_dim}." for table in task.tables]
+    places = [
+        f"rows{table.embedding_dim}" if not table.is_pooled else "weighted" if table.weighted else "bags"
+        for table in task.tables
+    ]
+    mixed = len(set(places)) > 1
     tables = tuple(
-        dataclasses.replace(table, name=f"{place if mixed else ''}t{n}")
+        dataclasses.replace(table, name=f"{place}.t{n}" if mixed else f"t{n}")
         for n, (table, place) in enumerate(zip(task.tables, places, strict=True))
     )
     return dataclasses.replace(task, tables=tables)

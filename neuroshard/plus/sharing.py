@@ -110,7 +110,9 @@ def forms_of(
             if not rest and part % COLUMN_UNIT == 0:
                 of_node = _row_keys(table, domain, part, in_domain=True)
                 ways.append((n, "grid_shard", of_node * (devices // domain)))
-        ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
+        # FBGEMM's dense kernel pools rows on CPUs.
+        if table.is_pooled or task.topology.device != "cpu-core":
+            ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
     ways = [way for way in ways if way[1] in kinds]
     ways += [
         (n, kind, [key._replace(compute_kernel=kernel, cache_load_factor=share) for key in of_way])

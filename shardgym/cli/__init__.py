@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted, 14
 says why. With SHARDGYM_DEBUG=1 in the environment, an error that nobody foresaw shows its traceback instead.
 """
 
+import functools
 import importlib
 import io
 import os
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Names of tables may hold characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     in_main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    handler = signal.signal(signal.SIGTERM, functools.partial(_terminate, os.getpid())) if in_main_thread else None
     arguments = list(sys.argv[1:] if argv is None else argv)
     remedy = "".join(RESUMES.get(name, "") for name in arguments[:1])
     try:
@@ -140,7 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, handler)
 
 
-def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+def _terminate(process: int, number: int, frame: object) -> None:  # noqa: ARG001
+    if os.getpid() != process:  # a copy of this process, such as a worker of a solver's pool
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
     signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise Terminated
 

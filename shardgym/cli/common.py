@@ -26,6 +26,8 @@ Work = Callable[..., int]
 NOTATION = "NAME[,KEY=VALUE...]"
 
 ABOVE_0 = click.FloatRange(min=0, min_open=True)
+#: No device has a pebibyte: bytes were meant.
+GIB_OF_A_DEVICE = click.FloatRange(min=0, min_open=True, max=2**20)
 
 
 def by_name(of: click.ParamType) -> Callable[..., Any]:  # type: ignore[type-arg]  # not generic in older versions
@@ -91,11 +93,10 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
             "--topology", "preset", default="cpu", type=click.Choice([*PRESETS]),
             help="Devices and links (default: cpu, 128 MiB a device).",
         )  # fmt: skip
-        @click.option("--memory-gib", type=ABOVE_0, help="Memory per device (default: the topology's).")
+        @click.option("--memory-gib", type=GIB_OF_A_DEVICE, help="Memory per device (default: the topology's).")
         @functools.wraps(command)
         def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
-            # The topology refuses sizes that no device has.
-            memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
+            memory = None if memory_gib is None else max(1, int(memory_gib * GIB))
             topology = None if devices is None else Topology.preset(preset, devices, memory)
             return command(topology=topology, **arguments)
 

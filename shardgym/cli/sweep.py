@@ -10,6 +10,7 @@ import click
 
 from shardgym.cli.common import (
     ABOVE_0,
+    GIB_OF_A_DEVICE,
     NOTATION,
     answer,
     aside,
@@ -72,7 +73,7 @@ def _read_machines(ctx: click.Context, param: click.Parameter, text: Any) -> lis
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples of a step (default: MODEL's).")
 @click.option("--batch-per-device", type=click.IntRange(1), metavar="B", help="Samples per device instead.")
 @click.option(
-    "--memory-gib", "memory", multiple=True, metavar="[GPU=]X", callback=by_name(ABOVE_0),
+    "--memory-gib", "memory", multiple=True, metavar="[GPU=]X", callback=by_name(GIB_OF_A_DEVICE),
     help="Memory per device (default: 75 % of the card's, or all if the task counts the memory of a step).",
 )  # fmt: skip
 @click.option(

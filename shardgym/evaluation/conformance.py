@@ -13,16 +13,18 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.errors import NO_PLAN, InputError
+from shardgym.errors import NO_PLAN, InputError, ShardGymError, one_line
 from shardgym.evaluation.solver import Solver, call_solver, make_solver, takes, warm_up
 from shardgym.plans.feasibility import cover_problems, memory_problems
 from shardgym.plans.plan import ShardingPlan
@@ -76,8 +78,8 @@ class SolverCall:
     def outcome(self) -> str:
         """What came back, in words."""
         if self.error is not None:
-            return f"raised {type(self.error).__name__}: {self.error}".split("\n")[0][:200]
-        return "returned a plan" if self.plan else f"returned {type(self.returned).__name__}"
+            return f"raised {one_line(self.error)[:200]}{_place(self.error)}"
+        return "returned a plan" if self.plan else f"returned {type(self.returned).__name__}, not a ShardingPlan"
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,28 @@ def check_solver(
 
 def _factory(solver: str | type[Solver] | Solver, settings: dict[str, Any]) -> Callable[[], Solver]:
     """Return a function that makes a solver as if for the first time."""
-    if isinstance(solver, str):
-        return lambda: make_solver(solver, **settings)
-    if isinstance(solver, type):
-        return lambda: construct("solver", solver.__name__, solver, settings)
-    if settings:
+    if settings and not isinstance(solver, str | type):
         raise InputError("settings need a solver's name or class, got a solver object")
-    return lambda: copy.deepcopy(solver)
+
+    def make() -> Solver:
+        try:
+            if isinstance(solver, str):
+                return make_solver(solver, **settings)
+            if isinstance(solver, type):
+                return cast("Solver", construct("solver", solver.__name__, solver, settings))
+            return copy.deepcopy(solver)
+        except ShardGymError:
+            raise
+        except Exception as error:
+            raise InputError(f"the solver cannot be made: {one_line(error)}{_place(error)}") from error
+
+    return make
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line that raised an error, in brackets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _make_calls(
@@ -324,9 +341,10 @@ def _check_time(last: SolverCall, time_limit_s: float, grace_s: float) -> Check:
     """Check that no call hung, and the time of the last one, which is on the long task."""
     if last.hung:
         return Check("time_limit_kept", False, f"'{last.case.name}': no answer after {last.seconds:.0f} s")
-    detail = f"'{last.case.name}': {last.seconds:.1f} s with a limit of {time_limit_s:g} s"
+    took = f"'{last.case.name}': {last.seconds:.1f} s"
     if last.kind == "no time limit":
-        return Check("time_limit_kept", True, f"takes no time_limit_s; '{last.case.name}' took {last.seconds:.1f} s")
+        return Check("time_limit_kept", True, f"{took}; solve takes no argument time_limit_s")
+    detail = f"{took} with a limit of {time_limit_s:g} s and {grace_s:g} s of grace"
     return Check("time_limit_kept", last.seconds <= time_limit_s + grace_s, detail)
 
 

@@ -203,8 +203,9 @@ def _warn_of_changes(running: Sequence[RunningSolver], results: Sequence[Result]
         for field, what in (("source_digest", "source file"), ("weights_digest", "weights")):
             made_of = {getattr(result, field) for result in results if result.solver == title}
             if solver.facts[field] and made_of - {solver.facts[field], ""}:
-                changed = f"the {what} of '{title}' changed after its earlier records were made"
-                _logger.warning("%s, and they stay: give it a new label, or --resume all", changed)
+                changed = f"the {what} of '{title}' changed after its earlier records were made, and they stay"
+                is_own = ":" in solver.spec.name
+                _logger.warning("%s%s", changed, ": give it a new label, or --resume all" if is_own else "")
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:

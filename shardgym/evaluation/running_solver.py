@@ -103,6 +103,9 @@ class RunningSolver:
             self.close()
             raise InputError(str(facts))
         self.facts = facts
+        if self.spec.given is not None:  # the process may have it by its value, without its file
+            given = self.spec.given
+            self.facts["source_digest"] = source_digest(given if isinstance(given, type) else type(given))
         self._made = True
 
     def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None = None) -> Answer:

@@ -79,7 +79,7 @@ def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -
         InputError: no list, no solver, one title for different ones, a bad label, or settings that records cannot hold.
         MissingDependencyError: a registered solver needs an extra that is not installed.
     """
-    if isinstance(solvers, str):
+    if isinstance(solvers, str | type | SolverSpec) or hasattr(solvers, "solve"):
         raise InputError(f"solvers: expected a list, got {short_repr(solvers)}: write [{short_repr(solvers)}]")
     specs: dict[str, SolverSpec] = {}
     for number, value in enumerate(list(solvers)):
@@ -103,6 +103,8 @@ def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -
 def _check_spec(number: int, value: Any) -> SolverSpec:
     """Return one entry of the list of solvers as a spec; a label that equals the name is dropped."""
     if isinstance(value, SolverSpec):
+        if not isinstance(value.name, str):
+            raise InputError(f"SolverSpec: expected a name or 'module:Class', got {short_repr(value.name)}")
         spec = value
     elif isinstance(value, str):
         spec = SolverSpec(value)

@@ -135,10 +135,7 @@ def _whole_distinct_rows(table: EmbeddingTable, batch_size: int, served: float) 
 def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
     """Return the expected distinct rows of a Zipf law, summed over cells of ranks with a uniform law inside each."""
     edges = _cell_edges(rows)
-    sizes = np.diff(edges)
-    masses = np.diff(ZipfLaw(s, q, rows).cumulative(edges))
-    per_row = np.clip(masses / sizes, 0.0, _SURE)
-    return float(-(sizes * np.expm1(ids * np.log1p(-per_row))).sum())
+    return Cells(np.diff(edges), np.diff(ZipfLaw(s, q, rows).cumulative(edges))).expected_distinct(ids)
 
 
 def _cell_edges(rows: int) -> Ints:

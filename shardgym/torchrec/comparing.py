@@ -67,8 +67,8 @@ class PlanResult(Record):
         round_ms: time of a step in each round, that of its slowest rank; the median of the timed steps.
         rank_ms: time of a step on each rank, including waits for others; the geometric mean of rounds' medians.
         phases_ms: times of embedding collections on each rank by phase, see `phases_ms`; the median over rounds.
-        peak_bytes: peak memory of a turn on each rank: torch's allocations on a GPU, the growth of the process on a
-            CPU.
+        peak_bytes: peak memory of a turn on each rank, the median over rounds: torch's allocations on a GPU, the growth
+            of the process on a CPU.
         ratio: time of its steps over those of the first plan, the geometric mean over rounds; None without rounds.
         low: lower end of the ratio's interval; None for the first plan, and before `MIN_ROUNDS` rounds.
         high: upper end of the ratio's interval.
@@ -283,7 +283,8 @@ def _results(
                     statistics.geometric_mean(statistics.median(t.step_ms) for t in rank) for rank in of_ranks
                 ),
                 phases_ms=tuple(tuple(np.median([t.phases_ms for t in rank], axis=0).tolist()) for rank in of_ranks),
-                peak_bytes=tuple(max(0, *(turn.peak_bytes for turn in rank)) for rank in of_ranks),
+                # The first turn of a process takes more, whichever plan it is of.
+                peak_bytes=tuple(max(0, statistics.median_low(turn.peak_bytes for turn in rank)) for rank in of_ranks),
                 ratio=ratio,
                 low=low if found else None,
                 high=high if found else None,

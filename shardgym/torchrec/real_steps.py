@@ -6,6 +6,7 @@ random gradients in place of a dense part.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -202,6 +203,9 @@ def _reset_peak(device: torch.device) -> int:
     """Reset the peak of memory, and return the bytes in use before the turn."""
     gc.collect()
     if device.type == "cpu":
+        # What an earlier turn has freed goes back to the system, or this one would seem to need less.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
         return reset_peak_memory()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

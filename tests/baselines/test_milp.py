@@ -1,5 +1,6 @@
 """`milp` against every plan of its kinds, its bound against every plan's cost, and kinds chosen where they win."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -163,7 +164,11 @@ def test_by_a_cost_without_a_bound_nothing_is_claimed(name, settings, device, ca
     assert told[-1] == (pytest.approx(cost.evaluate(task, [plan])[0].total_ms), plan)
     assert solver.lower_bound_ms is None
     assert not solver.proven
-    assert f"milp: no lower bound by '{name}'" in caplog.text
+    assert f"milp: no lower bound, as '{name}' is not a bounded cost" in caplog.text
+    unpooled = dataclasses.replace(task.tables[0], pooling="none")
+    with caplog.at_level("INFO", logger="shardgym.solvers"):
+        solver.solve(dataclasses.replace(task, tables=(unpooled, *task.tables[1:])), make_cost("roofline"))
+    assert "milp: no lower bound, as some tables are unpooled" in caplog.text
 
 
 def test_the_lines_of_the_link_model_are_its_transfer():

@@ -64,6 +64,14 @@ def test_plans_fit_into_memory_as_the_task_counts_it(library):
 
 
 @pytest.mark.torchrec
+def test_weighted_and_unpooled_tables_are_in_collections_of_their_own(library):
+    tables = (EmbeddingTable("a", 100, 8), EmbeddingTable("b", 90, 8, weighted=True), EmbeddingTable("c", 80, 8))
+    for task in (make_task(*tables), make_task(*tables, EmbeddingTable("d", 70, 8, pooling="none"))):
+        for name in ("torchrec", "torchrec_perf"):
+            make_solver(name).solve(task, make_cost("roofline")).validate(task)
+
+
+@pytest.mark.torchrec
 def test_tables_that_it_cannot_pack_are_no_plan(library):
     task = make_task(EmbeddingTable("a", 100, 8), EmbeddingTable("b", 100, 8), memory=(3300, 3100))
     with pytest.raises(NoFeasiblePlanError, match="TorchRec's planner found no plan: STRICT_CONSTRAINTS"):

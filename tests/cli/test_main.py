@@ -1,8 +1,10 @@
 """The command itself: help, exit codes, close matches, what is imported or missing, and readers that go away."""
 
+import functools
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -14,6 +16,16 @@ from shardgym import cli
 from shardgym.cli import PLAN, ROOT, main
 
 COMMANDS = sorted({*ROOT.lazy} - {"plan"}) + [f"plan {name}" for name in PLAN.lazy]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a copy of the process")
+def test_a_copy_of_the_process_ends_by_sigterm_as_if_nothing_handled_it():
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, functools.partial(cli._terminate, os.getppid()))
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 def test_help_lists_every_command(output_of):

@@ -127,6 +127,17 @@ def failed(report):
     return {row.name: row.detail for row in report.rows if row.ok is False}
 
 
+def test_a_solver_that_cannot_be_made_is_told_with_the_place():
+    class Missing:
+        def __init__(self):
+            raise FileNotFoundError("weights.pt")
+
+    with pytest.raises(
+        InputError, match=r"cannot be made: FileNotFoundError: weights\.pt \(test_conformance\.py:\d+\)"
+    ):
+        check_solver(Missing)
+
+
 @pytest.fixture(autouse=True)
 def _keep_random_state():
     states = random.getstate(), np.random.get_state()
@@ -138,8 +149,8 @@ def _keep_random_state():
 @pytest.mark.parametrize(
     ("solver", "check", "detail"),
     [
-        (returns_list, "returns_plan", "returned list"),
-        (crashes, "returns_plan", "raised ZeroDivisionError: after a good start"),
+        (returns_list, "returns_plan", "returned list, not a ShardingPlan"),
+        (crashes, "returns_plan", "raised ZeroDivisionError: after a good start (test_conformance.py:"),
         (loses_a_table, "plan_is_valid", "are missing"),
         (plans_for_another_task, "plan_is_valid", "the plan is for task"),
         (ignores_memory, "memory_respected", "'memory filled exactly': device 0 holds"),

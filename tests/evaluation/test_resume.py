@@ -160,6 +160,7 @@ def test_records_of_a_solver_whose_file_and_weights_changed_are_named(out, monke
     run(out, "Halves", isolate=False)
     assert f"the source file of '{TOY}Halves' changed after its earlier records were made" in caplog.text
     assert f"the weights of '{TOY}Halves' changed" in caplog.text
+    assert "and they stay: give it a new label, or --resume all" in caplog.text
 
 
 def test_two_runs_cannot_write_into_one_folder(out):

@@ -1,6 +1,7 @@
 """Solvers are isolated processes: whatever one does takes its own plan with it, and the run goes on and says so."""
 
 import ctypes
+import hashlib
 import json
 import logging
 import os
@@ -180,6 +181,7 @@ def test_classes_and_objects_of_this_session_work_in_processes_too(tmp_path):
 
     options = {"out": tmp_path, "judge": CountCost(), "oracle": "roofline", "limit": 1}
     (made,) = evaluate(ToySuite(toy_tasks()), [Local(why="not")], **options)
+    assert made.source_digest == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     assert (made.status, made.resolved_settings) == ("ok", {"why": "not", "lock": None})
     with pytest.raises(InputError, match=r"cannot pickle.*: give a name or module:Class, or .*isolate=False"):
         evaluate(ToySuite(toy_tasks()), [Local(lock=threading.Lock())], **options)

@@ -36,11 +36,13 @@ def test_the_best_candidate_solves_tasks_that_it_was_not_told_of(evolve, tmp_pat
 
 
 def test_a_model_is_told_scores_and_what_it_answers_is_run(evolve, tmp_path, capsys):
-    answer = "Here it is:\n```python\nclass Candidate(:\n```"
-    with pytest.raises(SystemExit, match="no candidate ran"):
+    answer = "Here it is:\n```Python\nclass Candidate(:\n```"
+    with pytest.raises(SystemExit, match="no candidate found plans"):
         evolve.main(["--out", str(tmp_path / "evolved"), "--rounds", "2", "--model", model(tmp_path, answer)])
     assert "SyntaxError" in capsys.readouterr().out
     prompt = (tmp_path / "prompt.txt").read_text()
     assert prompt.startswith(evolve.PROMPT)
     assert f"Candidate 0: {math.inf:.3f}" in prompt
+    with pytest.raises(SystemExit, match=r"the model's command cannot be run: .*'no-model'"):
+        evolve.main(["--out", str(tmp_path / "evolved"), "--model", "no-model"])
     assert "class Candidate(:" in prompt

@@ -180,6 +180,8 @@ def test_pieces_are_those_that_torchrec_takes():
     assert len(even_rows(EmbeddingTable("t", 5, 4), 4)) == 3
     assert not takes_rows(EmbeddingTable("t", 5, 4), 4)
     assert not takes_rows(EmbeddingTable("t", 10, 4, pooling="mean"), 4)
+    unpooled = ShardingTask((EmbeddingTable("t", 10, 4, pooling="none"),), Topology(2, 2**20), 64)
+    assert [form.kind for form in forms_of(unpooled, COSTS["roofline"].additive(), SHARED_TYPES)[0]] == ["row_wise"]
     grid = forms_of(mixed_task("wide", 4, 2), COSTS["roofline"].additive(), ["grid_shard"])[0]
     pieces = shards_of(mixed_task("wide", 4, 2), Place(grid[0], 0))
     assert [(s.rows, s.columns, s.devices) for s in pieces] == [

@@ -1,11 +1,11 @@
 """ReplayCost: streams of ids replayed through plans, the bytes on every link counted, and their time modelled."""
 
 import functools
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+from cachetools import LRUCache
 
 from shardgym.arrays import Floats
 from shardgym.costs.additive import join_phases
@@ -15,7 +15,7 @@ from shardgym.costs.links import exchange_times
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.replay.row_counts import ExpectedCounts, RowCounts, StreamCounts
-from shardgym.costs.replay.tally import CountedShards, Tally, tally
+from shardgym.costs.replay.tally import Counted, Tally, counted_bytes, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
 from shardgym.costs.roofline import untested
 from shardgym.errors import InputError, check_instance, check_int
@@ -64,9 +64,9 @@ class ReplayCost(CostModel):
         self._batches = check_int("batches", batches, 1)
         if ids == "expected" and (self._seed or self._batches > 1):
             raise InputError(f"ids='expected' draws nothing, got seed={seed}, batches={batches}: leave them out")
-        self._known: OrderedDict[str, list[Mapping[str, RowCounts]]] = OrderedDict()
+        self._known: LRUCache[str, list[Mapping[str, RowCounts]]] = LRUCache(_TASKS_KEPT)
         #: By the name of the device.
-        self._counted: dict[str, CountedShards] = {}
+        self._counted: dict[str, LRUCache[Hashable, Counted]] = {}
 
     @property
     def hardware(self) -> str:
@@ -120,7 +120,7 @@ class ReplayCost(CostModel):
     def _tallies(self, task: ShardingTask, plan: ShardingPlan) -> list[Tally]:
         """Return the tally of each batch."""
         name = task.topology.device
-        known = self._counted.setdefault(name, CountedShards(_COUNTED_BYTES))
+        known = self._counted.setdefault(name, LRUCache(_COUNTED_BYTES, counted_bytes))
         device = device_constants(name)
         return [
             tally(task, plan, functools.partial(self._counts_of, task, batch), device, known, batch)
@@ -143,6 +143,4 @@ class ReplayCost(CostModel):
                     for batch in range(self._batches)
                 ]
             self._known[task.digest] = known
-            while len(self._known) > _TASKS_KEPT:
-                self._known.popitem(last=False)
         return known

@@ -1,11 +1,12 @@
 """What one batch makes the devices of a plan send and look up, counted shard by shard."""
 
-from collections import OrderedDict
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from cachetools import LRUCache
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.devices import DeviceConstants
@@ -62,26 +63,9 @@ class Counted(NamedTuple):
     work_ms: Floats  #: forward and backward compute of every holder, shape (n, holders, 2)
 
 
-class CountedShards:
-    """Keeps what shards come to, the last `most_bytes`: plans of a search have most of them in common."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._used = 0
-        self._known: OrderedDict[Hashable, Counted] = OrderedDict()
-
-    def get(self, key: Hashable, make: Callable[[], Counted]) -> Counted:
-        """Return what is known under a key; or what `make` returns, which is kept."""
-        found = self._known.get(key)
-        if found is not None:
-            self._known.move_to_end(key)
-            return found
-        found = self._known[key] = make()
-        self._used += sum(array.nbytes for array in found)
-        while self._used > self._most_bytes and len(self._known) > 1:
-            _, last = self._known.popitem(last=False)
-            self._used -= sum(array.nbytes for array in last)
-        return found
+def counted_bytes(counted: Counted) -> int:
+    """Return the memory of what shards come to."""
+    return sum(array.nbytes for array in counted)
 
 
 def tally(
@@ -89,7 +73,7 @@ def tally(
     plan: ShardingPlan,
     counts: Callable[[str], RowCounts],
     device: DeviceConstants,
-    known: CountedShards,
+    known: LRUCache[Hashable, Counted],
     batch: int = 0,
 ) -> Tally:
     """Count one batch.
@@ -114,7 +98,7 @@ class _TableTally:
 
     def __init__(
         self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: Callable[[str], RowCounts],
-        device: DeviceConstants, known: CountedShards, batch: int,
+        device: DeviceConstants, known: LRUCache[Hashable, Counted], batch: int,
     ) -> None:  # fmt: skip
         self._task = task
         self._table = table
@@ -156,10 +140,12 @@ class _TableTally:
         rows = self._rows[copies]
         columns = np.array([shard.columns for shard in shards], dtype=np.float64)
         columns = columns[:, 1] - columns[:, 0]
-        counted = self._known.get(
-            (*self._key, copies, self._are_groups(copies), rows.tobytes(), columns.tobytes()),
-            lambda: self._counted(copies, columns, shards),
-        )
+        key = (*self._key, copies, self._are_groups(copies), rows.tobytes(), columns.tobytes())
+        counted = self._known.get(key)
+        if counted is None:
+            counted = self._counted(copies, columns, shards)
+            with contextlib.suppress(ValueError):  # larger than all that is kept
+                self._known[key] = counted
         if copies < devices:
             source = np.broadcast_to(np.arange(devices), counted.looked_up.shape)
             server = np.repeat(holders, per_block, axis=1)

@@ -17,7 +17,7 @@ AGREEMENT = "agreement.json"
 REPEAT = "another measurement"
 #: Relative difference of two measured plans below which they are close.
 CLOSE = 0.05
-#: How far below a second measurement the tau of a judge may be.
+#: How far below that of a second measurement the tau of a judge may be, at the lower end of a 95 % interval.
 ALLOWANCE = 0.03
 
 
@@ -53,6 +53,8 @@ class ModelAgreement(Record):
     #: Share of the pairs that differ by less than `CLOSE` as measured which the model orders as measured.
     close_right: Annotated[float, Field(ge=0, le=1)]
     version: str = ""  #: of the model; "" for another measurement
+    #: By how much its tau is at least above that of another measurement: the lower end of a 95 % interval.
+    ahead_from: float = 0.0
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -63,23 +65,25 @@ class Agreement(Record):
     hardware: tuple[str, ...]  #: that the boards are of
     created: str  #: UTC
     models: dict[str, ModelAgreement]  #: by name, "oracle", "judge" and `REPEAT` among them
-    schema: Literal["shardgym.agreement/2"] = "shardgym.agreement/2"
+    schema: Literal["shardgym.agreement/3"] = "shardgym.agreement/3"
 
     def sentence(self, version: str) -> str | None:
         """Say how far a judge of this version can be trusted; None when it was not compared.
 
-        A board is called screening when the model's tau is more than `ALLOWANCE` below that of a second measurement.
+        A board is called screening unless the model's tau is certainly at most `ALLOWANCE` below that of a second
+        measurement.
         """
         for found in self.models.values():
             if found.version == version:
                 again = self.models[REPEAT]
                 facts = (
                     f"on {self.tasks} tasks ({', '.join(self.hardware)}), Kendall's tau of this judge with measured "
-                    f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}. Where plans differ "
-                    f"by less than {CLOSE:.0%}, the judge agrees with the measured order in {found.close_right:.0%} of "
-                    f"pairs, {REPEAT} in {again.close_right:.0%}."
+                    f"costs is {found.kendall_tau:.2f}, that of {REPEAT} {again.kendall_tau:.2f}, and at most "
+                    f"{max(0.0, -found.ahead_from):.2f} higher by a 95 % interval. Where plans differ by less than "
+                    f"{CLOSE:.0%}, the judge agrees with the measured order in {found.close_right:.0%} of pairs, "
+                    f"{REPEAT} in {again.close_right:.0%}."
                 )
-                if found.kendall_tau < again.kendall_tau - ALLOWANCE:
+                if found.ahead_from < -ALLOWANCE:
                     return f"Screening: {facts} Measured boards lead."
                 return f"Held against measurements: {facts}"
         return None

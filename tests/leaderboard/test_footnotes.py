@@ -89,11 +89,8 @@ def test_a_judge_that_may_order_plans_worse_than_a_repeat_makes_a_board_screenin
     monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: found)
     (note,) = cautions(board)
     assert note.startswith(f"{begin}: on 51 tasks (lab), Kendall's tau of this judge with measured costs is {tau}, ")
-    assert (
     assert f"that of another measurement 0.81, and at most {-low:.2f} higher by a 95 % interval. Where" in note
     assert "Where plans differ by less than 5%, the judge agrees " in note
-        in note
-    )
     assert "in 57% of pairs, another measurement in 76%." in note
     assert note.endswith("Measured boards lead.") == (begin == "Screening")
     assert cautions(board_of(tmp_path, {"one": [1.0]})) == []  # by a judge that has not learned

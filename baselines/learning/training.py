@@ -232,11 +232,12 @@ class _Loop:
         log = self._log
         found = self._validate()
         key = next(iter(found))
-        if not log.best or found[key] < min(entry[key] for entry in log.curve):
+        named = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
+        entry = {k: v if isinstance(v, int) else float(f"{v:.6g}") for k, v in named.items()}
+        if not log.best or entry[key] < min(earlier[key] for earlier in log.curve):
             log.best_step = log.steps
             log.best = {name: value.detach().clone() for name, value in self._learner.network.state_dict().items()}
-        entry = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
-        log.curve.append({k: v if isinstance(v, int) else float(f"{v:.6g}") for k, v in entry.items()})
+        log.curve.append(entry)
         _LOG.info("step %d of %d: %s", log.steps, self._steps, ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
 
     def _check_numbers(self, figures: dict[str, float]) -> None:

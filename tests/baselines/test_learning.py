@@ -157,6 +157,14 @@ def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tm
         Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2, resume=True)
 
 
+def test_a_figure_is_not_better_by_the_rounding_of_an_earlier_one(toy_task, monkeypatch):
+    found = iter([1.0000056, 1.000008])  # 1.00001 in the curve, both
+    monkeypatch.setattr(Toy, "_validate", lambda *_: {"validation_ms": next(found)})
+    solver = Toy()
+    solver.fit([toy_task], COST, steps=1, evaluate_every=1)
+    assert solver.card.best_step == 0
+
+
 def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_path, caplog):
     Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
     assert f"there is no {tmp_path / CHECKPOINT}: training starts at step 0" in caplog.text

@@ -176,14 +176,13 @@ def keep(tasks: list[Measured], models: Mapping[str, CostModel]) -> None:
         if len(measured.again_ms) >= _LEAST_PLANS
     ]
     of_all = {
-        row["cost"]: ModelAgreement(
-            row["tau"],
-            row["of them right"],
-            *((model.version, gate(twice, model)[-1]["from"]) if (model := models.get(row["cost"])) else ()),
-        )
+        row["cost"]: ModelAgreement(row["tau"], row["of them right"])
         for row in on_boards(twice, models)
         if row["suite"] == _ALL
     }
+    for name, model in models.items():
+        *_, together = gate(twice, model)
+        of_all[name] = dataclasses.replace(of_all[name], version=model.version, ahead_from=together["from"])
     machines = tuple(sorted({measured.hardware for measured in twice}))
     path = find_weights(None, "oracle", None).parent / AGREEMENT
     path.write_text(Agreement(len(twice), machines, utc_now(), of_all).to_json(indent=1) + "\n", encoding="utf-8")

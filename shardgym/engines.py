@@ -78,9 +78,10 @@ class LokyEngine(Engine):
             executor = self._loky.ProcessPoolExecutor(max_workers=workers, timeout=None)
             try:
                 while todo or pending:
-                    # No more than there are processes: a lost one takes all of these with it. Any of them may be the
-                    # cause, so the next time each is alone.
-                    while todo and len(pending) < (1 if lost[todo[0]] or lost.keys() & pending.values() else workers):
+                    # No more than there are processes: a lost one takes all of these with it.
+                    while todo and len(pending) < workers:
+                        if pending and (lost[todo[0]] or lost.keys() & pending.values()):
+                            break  # any of those that were lost may be the cause, so each is alone the next time
                         number = todo.popleft()
                         pending[executor.submit(_answer, run, open_worker, jobs[number])] = number
                     for future in wait(pending, return_when=FIRST_COMPLETED).done:

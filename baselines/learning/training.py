@@ -170,8 +170,7 @@ class _Loop:
         except (OSError, RuntimeError, EOFError, UnpicklingError, KeyError, TypeError) as error:
             raise InputError(f"{path}: damaged, or no checkpoint of a solver's training: {error!s:.80}") from None
         if different or state["schema"] != SCHEMA:
-            told = (int, float, str)
-            other = [f"{k} ({before.get(k)}, not {v})" if isinstance(v, told) else k for k, v in different.items()]
+            other = [k if isinstance(v, dict) else f"{k} ({before.get(k)}, not {v})" for k, v in different.items()]
             named = ", ".join(other) or "schema"
             raise InputError(f"{path} is from a training with other {named}: give the same, or another folder")
         learner = self._learner

@@ -125,8 +125,13 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
             raise InputError(f"reset_mask: expected {self.num_envs} booleans, at least one of them true")
         if not (self._started or mask.all()):
             raise gymnasium.error.ResetNeeded("reset_mask leaves out environments that have no episode yet")
-        several = [None] * self.num_envs if seed is None else seed
-        seeds = range(several, several + self.num_envs) if isinstance(several, int) else several
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int):
+            seeds = range(seed, seed + self.num_envs)
+        else:
+            seeds = seed
         if len(seeds) != self.num_envs:
             raise InputError(f"seed: expected one integer, or {self.num_envs}, got {len(seeds)}")
         for row, own in zip(range(self.num_envs), seeds, strict=True):

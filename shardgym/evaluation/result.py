@@ -238,11 +238,9 @@ class RunInfo(Record):
             if getattr(result, name) not in known:
                 raise InputError(f"{result.subject}: the run has no {name} {getattr(result, name)!r}")
         suite = _shipped_suite(self.suite)
-        if suite is not None and suite.digests is not None:
-            digest = suite.digests[result.task_index]
-            if digest != result.task_hash:
-                here = f"task {result.task_index} of '{self.suite}' has {digest[:12]}"
-                raise InputError(f"{result.subject} is of a task with digest {result.task_hash[:12]}, but {here}")
+        digests = None if suite is None else suite.digests
+        if digests is not None and digests[result.task_index] != result.task_hash:
+            raise InputError(f"{result.subject} is not about task {result.task_index} of '{self.suite}', by its digest")
 
 
 def records_file(folder: Path) -> Path | None:

@@ -220,8 +220,10 @@ def _check_task(
 
 def _difference(old: PlanCost, new: PlanCost, *, exact: bool) -> str:
     """Say where two costs differ, in times by more than `EXACT` where they are to agree, and "" where they agree."""
-    hidden = {True: ", ids hidden", False: ""}
-    sources = [f"{len(cost.per_device)} devices, {cost.origin}{hidden[cost.ids_hidden]}" for cost in (old, new)]
+    sources = [
+        f"{len(cost.per_device)} devices, {cost.origin}{', ids hidden' if cost.ids_hidden else ''}"
+        for cost in (old, new)
+    ]
     if sources[0] != sources[1]:
         return f"stored {sources[0]}, now {sources[1]}"
     if not exact:

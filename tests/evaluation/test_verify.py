@@ -136,7 +136,7 @@ def test_a_task_that_is_missing_or_changed_or_of_another_suite(tmp_path):
     second.write_text(third.read_text())
     assert statuses(tmp_path) == ["mismatch"] * 2 + ["ok"] * 7
     rename(tmp_path, "toys", "dlrm4-v2")
-    assert verify(tmp_path, costs=COSTS).rows[0].reason.endswith("but task 0 of 'dlrm4-v2' has 69c35a0cb9b1")
+    assert verify(tmp_path, costs=COSTS).rows[0].reason.endswith(" is not about task 0 of 'dlrm4-v2', by its digest")
     rename(tmp_path, "dlrm4-v2", "quick-v2")
     with pytest.raises(InputError, match=r"run\.json: num_tasks is 9, the suite has 8"):
         verify(tmp_path, costs=COSTS)

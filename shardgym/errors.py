@@ -54,10 +54,10 @@ class UnknownNameError(InputError):
         super().__init__(f"unknown {kind} '{name}': {closest(name, known)}{also}")
 
 
-def closest(name: object, known: Iterable[str], most: int = 3) -> str:
-    """Return "did you mean ...?" with up to `most` names that are really close, or else all that are known."""
+def closest(name: object, known: Iterable[str]) -> str:
+    """Return "did you mean ...?" with up to three names that are really close, or else all that are known."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=most, cutoff=0.6)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 

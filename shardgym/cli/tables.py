@@ -15,7 +15,7 @@ from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.tables.pools import load_pool
 from shardgym.tables.streams.statistics import FeatureStatistics
 from shardgym.tables.streams.stream import ENDINGS, MIN_ROWS, holds_ids, open_stream
-from shardgym.tables.table import Optimizer, TablePool
+from shardgym.tables.table import Optimizer, TablePool, tables_in_batches
 from shardgym.tables.tables_of_streams import PLACEHOLDER_DIM, pool_of_statistics
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import Topology
@@ -96,6 +96,9 @@ def import_tables(
             if value:
                 raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
         pool = load_pool(source)
+        in_batches = batch_size or pool.batch_size
+        tables = tables_in_batches(pool.tables, pool.batch_size, in_batches)
+        pool = dataclasses.replace(pool, tables=tables, batch_size=in_batches)
     for table in pool:
         if table.embedding_dim % COLUMN_UNIT:
             wrong = f"table '{table.name}' has {table.embedding_dim} columns"
@@ -104,8 +107,8 @@ def import_tables(
     for name in unpooled:
         if name not in known:
             raise UnknownNameError(f"table of {source}", name, known)
-    tables = (dataclasses.replace(table, pooling="none") if table.name in unpooled else table for table in pool)
-    pool = dataclasses.replace(pool, tables=tuple(tables))
+    tables = tuple(dataclasses.replace(table, pooling="none") if table.name in unpooled else table for table in pool)
+    pool = dataclasses.replace(pool, tables=tables)
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     content: TablePool | ShardingTask = pool
     if topology is None:
@@ -113,7 +116,7 @@ def import_tables(
         write_whole(output, pool.to_json(indent=2) + "\n")
     else:
         content = ShardingTask(
-            pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
+            pool.tables, topology, pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
         )
         text = write_task(output, content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
         text += "" if batch_size else f"\nbatch size: {pool.batch_size} (no --batch-size)"

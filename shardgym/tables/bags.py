@@ -102,12 +102,6 @@ class RangeCounts(NamedTuple):
     distinct: tuple[float, ...]  #: of the distinct rows, likewise
 
     @classmethod
-    def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:
-        """Count ids, which lie in [0, rows), in `count` ranges, or in as many as there are rows if these are fewer."""
-        touched, counts = np.unique(indices, return_counts=True)
-        return cls.of_totals(*count_in_ranges(touched, counts, range_bounds(min(count, rows), rows)))
-
-    @classmethod
     def of_totals(cls, lookups: Ints, distinct: Ints) -> RangeCounts:
         """Return the shares of counts of equal ranges, both shape (n,), rounded as tables keep them."""
         return cls(*(tuple(round(share, 6) for share in _shares(counts)) for counts in (lookups, distinct)))

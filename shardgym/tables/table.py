@@ -255,6 +255,31 @@ def check_distinct_names(tables: Iterable[EmbeddingTable]) -> None:
 #: Samples per batch that the papers' table statistics refer to (dlrm_datasets 2021).
 DEFAULT_BATCH_SIZE = 65_536
 
+
+def tables_in_batches(tables: Iterable[EmbeddingTable], counted: int, batch_size: int) -> tuple[EmbeddingTable, ...]:
+    """Return tables for batches of `batch_size`, without reuse histograms unless these were counted in such batches.
+
+    Args:
+        tables: tables whose reuse histograms are of batches of `counted` samples.
+        counted: samples per batch.
+        batch_size: samples per batch that the tables are for.
+
+    Raises:
+        InputError: recorded ids follow no law that would say how often larger or smaller batches reuse rows.
+    """
+    if batch_size == counted:
+        return tuple(tables)
+    found = []
+    for table in tables:
+        if isinstance(table.ids, RecordedIds) and table.reuse_histogram is not None:
+            raise InputError(
+                f"table '{table.name}' has recorded ids, whose reuse was counted in batches of {counted}, not "
+                f"{batch_size}: import them again for that batch, or with a fitted law (--fit)"
+            )
+        found.append(dataclasses.replace(table, reuse_histogram=None))
+    return tuple(found)
+
+
 #: Hashed with a table's name to choose its half of a pool; a change would move tables between train and test halves.
 SPLIT_SALT = "shardgym pool split 1"
 

@@ -83,6 +83,17 @@ def test_without_devices_a_pool_is_written(output_of):
     assert isinstance(load_pool("pool.json")[0].ids, RangeIds)
 
 
+def test_another_batch_than_that_of_a_pool_drops_what_was_counted_in_it():
+    assert main(["import-tables", "ids.parquet", "--batch-size", "20", "--fit", "-o", "pool.json"]) == 0
+    assert load_pool("pool.json")[0].reuse_histogram is not None
+    for kind, arguments in ((TablePool, []), (ShardingTask, ["--devices", "2"])):
+        command = ["import-tables", "pool.json", *arguments, "--force", "-o"]
+        assert main([*command, "a.json"]) == main([*command, "b.json", "--batch-size", "40"]) == 0
+        assert kind.load("a.json").tables == load_pool("pool.json").tables
+        found = kind.load("b.json")
+        assert (found.batch_size, {table.reuse_histogram for table in found.tables}) == (40, {None})
+
+
 def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
     arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "2", "--fit", "-o", "task.json"]
     assert main([*arguments, "--unpooled", "clicks", "--optimizer", "rowwise_adagrad"]) == 0
@@ -112,6 +123,8 @@ def test_an_optimizer_in_all_rows_is_that_of_the_option(here):
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
         (["tables.csv", "--optimizer", "adam"], "--optimizer is for a task: give --devices, too"),
+        (["tables.csv", "--topology", "cpu"], "--topology and --memory-gib are for a task: give --devices, too"),
+        (["tables.csv", "--memory-gib", "1"], "--topology and --memory-gib are for a task: give --devices, too"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
     ],
 )

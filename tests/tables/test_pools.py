@@ -8,7 +8,7 @@ import pytest
 
 from shardgym import EmbeddingTable, InputError, RecordedIds, TablePool, UniformIds, ZipfIds, load_pool
 from shardgym.tables.pools import pool_names
-from shardgym.tables.pools.load import load_model, load_user_tables, model_names
+from shardgym.tables.pools.load import load_model, model_names
 
 
 def pool_of(*names, batch_size=64, **fields):
@@ -31,7 +31,6 @@ def test_the_halves_of_known_names_never_change():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: pool_of("a", "a"), "'a' occurs more than once"),
         (lambda: pool_of("a").split(), "one table"),
         (lambda: pool_of("a").scaled(0), "divisor of its batch size 64"),
         (lambda: pool_of("a").scaled(3), "divisor of its batch size 64"),
@@ -153,8 +152,7 @@ def test_csv_may_say_what_else_a_table_has(write):
 
 def test_json_may_be_a_list_or_an_object(write):
     path = write("a.json", [TABLE])
-    assert load_pool(path)[0].name == "user"
-    assert (load_user_tables(path).batch_size, load_user_tables(path, batch_size=2048).batch_size) == (65_536, 2048)
+    assert (load_pool(path)[0].name, load_pool(path).batch_size) == ("user", 65_536)
     pool = load_pool(write("b.json", {"tables": [TABLE], "name": "mine", "batch_size": 512}))
     assert (pool.name, pool.batch_size) == ("mine", 512)
     assert load_pool(write("copy.json", pool.to_json())) == pool
@@ -202,7 +200,6 @@ def test_what_is_no_file_of_tables_is_refused(write, tmp_path, name, header, mes
         ([], "tables: .*at least 1"),
         ([TABLE, 5], r"tables\.1"),
         ([{**TABLE, "dim": 8}], r"tables\.0\.dim"),
-        ([TABLE, TABLE], "'user' occurs more than once"),
     ],
 )
 def test_a_bad_json_file_is_named_by_file_table_and_field(write, content, message):

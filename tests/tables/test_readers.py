@@ -74,7 +74,7 @@ def test_columns_that_hold_no_ids_are_left_out(write_parquet):
     with pytest.raises(InputError, match="has no samples"):
         open_stream(write_parquet("empty.parquet", a=np.zeros(0, dtype=np.int64))).read("a")
     with pytest.raises(InputError, match="has less than one batch of 3 samples"):
-        stream.statistics(3, ["ids"])
+        open_stream(path, features=["ids"]).statistics(3)
 
 
 @pytest.mark.parametrize("name", ["clicks.tsv", "clicks.txt.gz"])

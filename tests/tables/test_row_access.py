@@ -9,7 +9,7 @@ from rank_loads import expected_loads, replayed_loads
 
 from shardgym import Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.errors import InputError
-from shardgym.tables.bags import RangeCounts, ReuseCounts, range_bounds
+from shardgym.tables.bags import ReuseCounts, range_bounds
 from shardgym.tables.ids import draw_bags, place_ranks
 from shardgym.tables.row_access import access_by_range, access_share, distinct_by_range, distinct_rows, position_matters
 from shardgym.tables.streams.statistics import mean_run_length
@@ -106,10 +106,7 @@ def test_drawn_ids_fall_where_the_table_says(ids, rows):
     np.testing.assert_allclose(distinct, predicted, rtol=0.06, atol=0.005 * rows)
 
 
-def test_ids_in_ranges_are_counted():
-    counts = RangeCounts.of(np.array([0, 0, 0, 9]), 10, 2)
-    assert counts == ((0.75, 0.25), (0.5, 0.5))
-    assert len(RangeCounts.of(np.array([0]), 3).lookups) == 3
+def test_ranges_of_rows_are_as_even_as_can_be():
     assert range_bounds(3, 10).tolist() == [0, 3, 6, 10]
 
 

@@ -145,7 +145,7 @@ def _entries() -> dict[str, dict[str, Any]]:
     return data
 
 
-def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> TablePool:
+def load_user_tables(path: str | Path) -> TablePool:
     """Load tables from a `.json` or `.csv` file.
 
     JSON: a list of table objects, or `{"tables": [...], "name": ..., "batch_size": ...}`, the form in which a pool
@@ -153,14 +153,13 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
     zipf_q, row_order, pooling, optimizer and precision; a table without zipf_s has uniform ids.
 
     Args:
-        path: the file.
-        batch_size: samples per batch, where the file does not say.
+        path: the file; without a batch size in it, tables are for batches of `DEFAULT_BATCH_SIZE`.
 
     Raises:
         InputError: one line with file, line or table, field and what was expected.
     """
     text = read_text(path)
-    pool: dict[str, Any] = {"name": Path(path).stem, "batch_size": batch_size}
+    pool: dict[str, Any] = {"name": Path(path).stem, "batch_size": DEFAULT_BATCH_SIZE}
     if Path(path).suffix.lower() == ".csv":
         return TablePool.from_dict({**pool, "tables": _csv_tables(path, text)}, str(path))
     data = parse_json(text, str(path))

@@ -59,18 +59,11 @@ class IdStream(ABC):
     def rows(self, features: Sequence[str] | None = None) -> dict[str, int]:
         """Return how many rows the ids of features are of; all of them when None."""
 
-    def statistics(
-        self,
-        batch_size: int,
-        features: Sequence[str] | None = None,
-        *,
-        checksum: bool = False,
-    ) -> dict[str, FeatureStatistics]:
+    def statistics(self, batch_size: int, *, checksum: bool = False) -> dict[str, FeatureStatistics]:
         """Count the ids of all whole batches.
 
         Args:
             batch_size: samples per batch.
-            features: which; all of them when None.
             checksum: whether to compute the checksum of a recording.
 
         Returns:
@@ -78,12 +71,9 @@ class IdStream(ABC):
 
         Raises:
             InputError: the source cannot be read, holds something other than ids, or less than a batch.
-            UnknownNameError: it has no such feature.
         """
         batch_size = check_int("batch_size", batch_size, 1)
-        found = {
-            name: FeatureStatistics(rows, batch_size, checksum=checksum) for name, rows in self.rows(features).items()
-        }
+        found = {name: FeatureStatistics(rows, batch_size, checksum=checksum) for name, rows in self.rows(None).items()}
         batches = self.batches(batch_size, tuple(found))
         for batch in tqdm(batches, desc="counting ids", unit="batch", delay=1, leave=False, disable=None):
             for name, bags in batch.items():

@@ -176,7 +176,7 @@ def test_tables_that_fit_as_replicas_alone_are_not_refused_beforehand():
 BY_SIMULATOR = ("neuroshard", "autoshard", "dreamshard", "ppo_columns")
 BY_ROOFLINE = (
     "random", "size_greedy", "lpt", "lpt_whole", "karmarkar_karp", "row_wise", "hierarchical", "column_greedy",
-    "random_search", "annealing", "local_search", "exhaustive", "neuroshard_plus",
+    "random_search", "annealing", "local_search", "exhaustive", "neuroshard_plus", "lookahead_any",
 )  # fmt: skip
 
 

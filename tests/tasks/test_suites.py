@@ -63,12 +63,25 @@ def suite_of(source, digests=None):
     return Suite("toy", "", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source, digests)
 
 
+def test_mixed_tasks_take_pools_beside_the_file_and_count_the_state_of_their_tables(write, tmp_path):
+    """Ten rows of 4 columns with the state of Adam take 480 bytes, without it 160."""
+    lines = [f"t{n},10,4,adam" for n in range(6)]
+    (tmp_path / "adam.csv").write_text("\n".join(["name,num_embeddings,embedding_dim,optimizer", *lines]))
+    group = {"name": "all", "count": 2, "topology": "cpu", "num_devices": 2}
+    tasks = {
+        "kind": "mixed", "seed": 1, "pools": [{"pool": "adam.csv"}], "samples_per_device": 8, "num_tables": [3, 3],
+        "total_bytes": [1440, 1440], "groups": [group],
+    }  # fmt: skip
+    for task in load_suite(write({"description": "d", "judge": "gpu", "oracle": "roofline", "tasks": tasks})):
+        assert (task.num_tables, task.total_bytes) == (3, 1440)
+
+
 def test_indices_and_slices_work_as_in_a_list_of_tasks_that_are_built_once(source):
     suite = suite_of(source)
     assert (len(suite), source.built) == (3, [])
     assert suite[1] is suite[1]
     assert source.built == [1]
-    assert (suite.groups, suite.group(1), suite.group(-1)) == (["even", "odd"], "odd", "even")
+    assert (suite.group(1), suite.group(-1)) == ("odd", "even")
     assert suite[-1].name == "toy/2"
     assert [task.name for task in suite[1:]] == ["toy/1", "toy/2"]
     assert [task.name for task in suite] == ["toy/0", "toy/1", "toy/2"]
@@ -197,13 +210,6 @@ def test_a_suite_without_digests_says_what_writes_them(write, monkeypatch):
     monkeypatch.setattr("shardgym.tasks.suites.suite.DATA", write(spec(), "bare.yaml").parent)
     with pytest.raises(InputError, match=r"'python tools/draw_suite\.py digests bare' writes them"):
         load_suite("bare")
-
-
-def test_tables_may_exceed_the_devices_only_where_hosts_have_memory(write):
-    content = spec({"fullness": 4})
-    del content["tasks"]["groups"][0]["memory_bytes"]
-    with pytest.raises(InputError, match="fullness: expected at most 1 without host_fullness, got 4"):
-        load_suite(write(content))
 
 
 @functools.cache

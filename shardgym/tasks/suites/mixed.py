@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Literal
 
 from shardgym.errors import InputError
-from shardgym.tables.pools import TablePool, load_pool
+from shardgym.tables.pools import TablePool
 from shardgym.tables.table import EmbeddingTable
-from shardgym.tasks.suites.sources import GroupedSource
+from shardgym.tasks.suites.sources import GroupedSource, pool_of_suite
 from shardgym.tasks.suites.spec import MixedTasks
 from shardgym.tasks.task import ShardingTask, block_bytes
 from shardgym.tasks.topology import Topology
@@ -25,18 +26,24 @@ class MixedSource(GroupedSource):
 
     Every task draws a weight for each pool, and takes that share of its tables from it, none of them twice. Tables are
     named by pool and table. They keep the law of their ids and lose what was counted in batches of another size.
+
+    Args:
+        spec: how tasks are drawn.
+        path: the suite file; pool files are looked for beside it.
+        half: half of each pool that tables come from.
     """
 
-    def __init__(self, spec: MixedTasks, half: Literal["train", "test", "all"] = "all") -> None:
+    def __init__(self, spec: MixedTasks, path: Path, half: Literal["train", "test", "all"] = "all") -> None:
         super().__init__(spec.seed, spec.groups)
         self._spec = spec
+        self._path = path
         self._half = half
         self._topologies = [Topology.preset(group.topology, group.num_devices) for group in spec.groups]
 
     def redrawn(self, half: Literal["train", "test"], times: int) -> MixedSource:
         """Return a source of other tasks drawn alike from one half of each pool, `times` as many in each group."""
         groups = tuple(dataclasses.replace(group, count=times * group.count, draws=()) for group in self._spec.groups)
-        return MixedSource(dataclasses.replace(self._spec, groups=groups), half)
+        return MixedSource(dataclasses.replace(self._spec, groups=groups), self._path, half)
 
     def build(self, index: int, name: str) -> ShardingTask:
         """Draw the task."""
@@ -76,7 +83,9 @@ class MixedSource(GroupedSource):
         raise InputError(f"group '{group.name}': no tables within total_bytes {[least, most]} in {_MAX_DRAWS} draws")
 
     def _bytes(self, table: EmbeddingTable) -> int:
-        return block_bytes(table.num_embeddings, table.embedding_dim, self._spec.precision, self._spec.optimizer)
+        precision = table.precision or self._spec.precision
+        optimizer = table.optimizer or self._spec.optimizer
+        return block_bytes(table.num_embeddings, table.embedding_dim, precision, optimizer)
 
     @staticmethod
     @functools.lru_cache(maxsize=65536)
@@ -92,7 +101,7 @@ class MixedSource(GroupedSource):
         return [
             [
                 dataclasses.replace(table, name=f"{entry.pool}/{table.name}", reuse_histogram=None)
-                for table in self._of_half(load_pool(entry.pool))
+                for table in self._of_half(pool_of_suite(entry.pool, self._path))
             ]
             for entry in self._spec.pools
         ]

@@ -191,8 +191,7 @@ class DrawnSource(GroupedSource):
     def _pool(self) -> TablePool:
         """The half that is drawn from, not scaled."""
         name = self._spec.pool
-        beside = self._path.parent / name
-        pool = load_pool(beside if beside.is_file() else name)
+        pool = pool_of_suite(name, self._path)
         batch_size = pool.scaled_batch_size(self._spec.scale)
         if batch_size != self._spec.batch_size:
             raise InputError(
@@ -218,6 +217,12 @@ class DrawnSource(GroupedSource):
         """Return the bytes of a table with another width."""
         precision = table.precision or self._spec.precision
         return block_bytes(table.num_embeddings, dim, precision, table.optimizer or self._spec.optimizer)
+
+
+def pool_of_suite(name: str, path: Path) -> TablePool:
+    """Return the pool that a suite file names: a file beside it, or one by name or path."""
+    beside = path.parent / name
+    return load_pool(beside if beside.is_file() else name)
 
 
 def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[int, ...]:

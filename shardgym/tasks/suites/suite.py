@@ -122,11 +122,6 @@ class Suite(Sequence[ShardingTask]):
         """Return the name of a task's group, e.g. "max_dim=16"; raises `IndexError`."""
         return self.source.group(self._place(index))
 
-    @property
-    def groups(self) -> list[str]:
-        """Names of the groups in the order of their first tasks."""
-        return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
-
 
 def suite_names() -> list[str]:
     """Names of the suites that come with the package."""
@@ -154,7 +149,7 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
     if not text.endswith((".yaml", ".yml", ".json")):
         if text not in suite_names():
             raise UnknownNameError("suite", text, suite_names())
-        return _shipped(text, verify)
+        return _load_shipped(text, verify)
     path = Path(text)
     data = read_suite_file(path)
     if isinstance(data, dict) and "tables" in data:
@@ -168,7 +163,13 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
 
 
 @functools.cache
-def _shipped(name: str, verify: bool) -> Suite:
+def shipped_suite(name: str) -> Suite | None:
+    """Return the suite of this name that comes with the package; None when there is none."""
+    return load_suite(name) if name in suite_names() else None
+
+
+@functools.cache
+def _load_shipped(name: str, verify: bool) -> Suite:
     if verify and not digests_path(name).exists():
         raise InputError(f"suite '{name}' has no digests: 'python tools/draw_suite.py digests {name}' writes them")
     digests = tuple(read_text(digests_path(name)).split()) if verify else None
@@ -186,7 +187,7 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
         case DriftTasks():
             source = DriftSource(spec.tasks, path)
         case MixedTasks():
-            source = MixedSource(spec.tasks)
+            source = MixedSource(spec.tasks, path)
         case PublishedTasks():
             source = ListedSource.of_models(spec.tasks)
         case _:

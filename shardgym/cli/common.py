@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
@@ -96,6 +97,9 @@ def takes_topology(*, required: bool) -> Callable[[Work], Work]:
         @click.option("--memory-gib", type=GIB_OF_A_DEVICE, help="Memory per device (default: the topology's).")
         @functools.wraps(command)
         def with_topology(*, devices: int | None, preset: str, memory_gib: float | None, **arguments: Any) -> int:
+            is_given = click.get_current_context().get_parameter_source("preset") is not ParameterSource.DEFAULT
+            if devices is None and (is_given or memory_gib is not None):
+                raise InputError("--topology and --memory-gib are for a task: give --devices, too")
             memory = None if memory_gib is None else max(1, int(memory_gib * GIB))
             topology = None if devices is None else Topology.preset(preset, devices, memory)
             return command(topology=topology, **arguments)

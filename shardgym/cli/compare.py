@@ -98,6 +98,9 @@ def compare(
     for message, is_so in wrong.items():
         if is_so:
             raise InputError(message)
+    factor = round(1 / rows)
+    if abs(factor * rows - 1) > 0.01:  # 0.33 is 1 / 3
+        raise InputError(f"--rows {rows:g}: expected 1 / N, such as {1 / factor:.3g} or {1 / (factor + 1):.3g}")
 
     import torch.distributed as dist
 
@@ -111,7 +114,6 @@ def compare(
         make = find_class("model", "", source)
         make_batches = find_class("batches", "", batches_name)
     world = World.of_environment()
-    factor = round(1 / rows)
     with world.joined() as store, _said_once(store), aside(as_json), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries to their developers
         logging.getLogger("shardgym").propagate = False  # TorchRec gives the root a handler, too

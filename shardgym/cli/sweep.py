@@ -33,6 +33,7 @@ from shardgym.evaluation.sweep import DenseTime, Economics, Machine, Machines, d
 from shardgym.files import read_text
 from shardgym.records import parse_json
 from shardgym.tables.pools import load_pool
+from shardgym.tables.table import tables_in_batches
 from shardgym.tasks.suites import suite_names
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import GIB, MAX_DEVICES, Topology
@@ -156,7 +157,7 @@ def sweep_machines(
     text = "\n".join([render(found), *notes_of(costs), f"\nrecords: {records}"])
     answer(as_json, {"machines": found, "records": records}, text)
     statuses = {result.status for result in results}
-    return 1 if "error" in statuses or "ok" not in statuses else 0
+    return 1 if statuses & {"error", "unmeasured"} or "ok" not in statuses else 0
 
 
 def read_model(text: str, batch_size: int | None) -> ShardingTask:
@@ -177,9 +178,12 @@ def read_model(text: str, batch_size: int | None) -> ShardingTask:
         is_task = isinstance(content, dict) and "topology" in content
     if is_task:
         task = read_task(text)
-        return task if batch_size is None else dataclasses.replace(task, batch_size=batch_size)
+        batch_size = batch_size or task.batch_size
+        tables = tables_in_batches(task.tables, task.batch_size, batch_size)
+        return dataclasses.replace(task, tables=tables, batch_size=batch_size)
     pool = load_pool(text)
-    return ShardingTask(pool.tables, room, batch_size or pool.batch_size, name=pool.name)
+    batch_size = batch_size or pool.batch_size
+    return ShardingTask(tables_in_batches(pool.tables, pool.batch_size, batch_size), room, batch_size, name=pool.name)
 
 
 def _by_gpu(option: str, given: Mapping[str, Any], gpus: Sequence[str], *, of_all: bool = False) -> dict[str, Any]:

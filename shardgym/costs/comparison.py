@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from shardgym.costs.devices import DEVICES
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Name, Record, Whole
@@ -108,7 +109,9 @@ def compare(
         return None
     noise = difference_noise(first, second) / first.total_ms
     by_rows = any(plan.has_replicas or any(shard.rows[0] for shard in plan.shards) for plan in plans)
-    device = first.hardware if first.compute == "measured" else task.topology.device
+    device = first.hardware
+    if first.compute != "measured":  # the tag names a device if that is not the task's
+        device = next((name for name in DEVICES if name in device), task.topology.device)
     kind: Devices = "cpu" if device.startswith("cpu") else "gpu"
     error = error_of(first.cost, first.version, kind, "rows" if by_rows else "columns")
     return Comparison(first.cost, second.total_ms / first.total_ms - 1, noise, error)

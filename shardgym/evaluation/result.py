@@ -1,18 +1,17 @@
 """Results: the record of one solver on one task, what the results of a folder share, and the files of both.
 
-A folder holds `records.jsonl` with one line per result, `run.json`, and the tasks that do not come with shardgym. Of
-boards that are committed, the records are packed: `records.jsonl.xz`.
+A folder holds `records.jsonl` with one line per result and `run.json`. Of boards that are committed, the records are
+packed: `records.jsonl.xz`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -20,22 +19,19 @@ from pydantic.dataclasses import dataclass
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
-from shardgym.files import PACKED, Line, make_folder, read_lines, write_whole
+from shardgym.files import PACKED, Line, read_lines, write_whole
 from shardgym.plans.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, Record, Whole, canonical_json
-from shardgym.tasks.task import ShardingTask
+from shardgym.tasks.suites import shipped_suite
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from shardgym.tasks.suites import Suite
 
 _logger = logging.getLogger(__name__)
 
 RECORDS = "records.jsonl"
 PACKED_RECORDS = RECORDS + PACKED
 RUN_INFO = "run.json"
-TASKS = "tasks"
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -182,7 +178,7 @@ class RunInfo(Record):
         run = cls.beside(records.parent)
         if run is None:
             raise InputError(f"{records} has no {RUN_INFO} beside it: expected the folder of a run")
-        suite = _shipped_suite(run.suite)
+        suite = shipped_suite(run.suite)
         if suite is not None and run.num_tasks > len(suite):
             raise InputError(f"{records.parent / RUN_INFO}: num_tasks is {run.num_tasks}, the suite has {len(suite)}")
         return run
@@ -237,7 +233,7 @@ class RunInfo(Record):
         for name, known in (("task_index", range(self.num_tasks)), ("solver", self.solvers), ("seed", self.seeds)):
             if getattr(result, name) not in known:
                 raise InputError(f"{result.subject}: the run has no {name} {getattr(result, name)!r}")
-        suite = _shipped_suite(self.suite)
+        suite = shipped_suite(self.suite)
         digests = None if suite is None else suite.digests
         if digests is not None and digests[result.task_index] != result.task_hash:
             raise InputError(f"{result.subject} is not about task {result.task_index} of '{self.suite}', by its digest")
@@ -350,59 +346,3 @@ def read_results(path: str | Path) -> pd.DataFrame:
         raise InputError(f"{path}: no records yet; expected at least one whole line")
     frame: pd.DataFrame = pandas.DataFrame(rows)
     return frame.astype(dict.fromkeys(("total_ms", "noise", "cpu_time_s", "training_time_s", "time_limit_s"), float))
-
-
-class TaskSequence(Protocol):
-    """What a run needs of a suite: a name, and tasks by position."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> ShardingTask: ...
-
-
-@functools.cache
-def _shipped_suite(name: str) -> Suite | None:
-    """Return the suite of this name that comes with shardgym; None when there is none."""
-    from shardgym.tasks.suites import load_suite, suite_names
-
-    return load_suite(name) if name in suite_names() else None
-
-
-def write_task(folder: Path, suite: TaskSequence, index: int, task: ShardingTask) -> None:
-    """Write a task next to its records unless it comes with shardgym.
-
-    Raises:
-        InputError: a suite has the name, but not the tasks, of one that comes with shardgym.
-    """
-    shipped = _shipped_suite(suite.name)
-    if shipped is None:
-        path = folder / TASKS / f"{task.digest}.json"
-        if not path.exists():
-            make_folder(path.parent)
-            write_whole(path, task.to_json() + "\n")
-    elif index >= len(shipped) or shipped[index].digest != task.digest:
-        raise InputError(f"suite '{suite.name}' differs from the suite of that name in shardgym: give it another name")
-
-
-def read_task(result: Result, folder: Path) -> ShardingTask:
-    """Return the task that a record in `folder` is about.
-
-    Raises:
-        InputError: there is no task with the record's hash.
-    """
-    shipped = _shipped_suite(result.suite)
-    source = f"task {result.task_index} of suite '{result.suite}'"
-    if shipped is None:
-        path = folder / TASKS / f"{result.task_hash}.json"
-        if not path.exists():
-            raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
-        task = ShardingTask.load(path)
-        source = str(path)
-    else:
-        task = shipped[result.task_index]
-    if task.digest != result.task_hash:
-        raise InputError(f"{source} has digest {task.digest[:12]}, but the record has {result.task_hash[:12]}")
-    return task

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import cast
@@ -13,11 +14,11 @@ from typing import cast
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.engines import Engine, OpenWorker, make_engine
 from shardgym.errors import InputError, UnknownNameError, check_int, check_seconds, short_repr
-from shardgym.evaluation.result import Result, RunInfo, TaskSequence, write_task
+from shardgym.evaluation.result import Result, RunInfo
 from shardgym.evaluation.running_solver import RunningSolver, running_solvers
 from shardgym.evaluation.solver import Solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.store import Resume, Store, results_of
+from shardgym.evaluation.store import Resume, Store, TaskSequence, results_of, write_task
 from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker
 from shardgym.files import only_writer
 from shardgym.progress import progress_bar
@@ -100,14 +101,7 @@ def evaluate(
     doing = make_engine(engine) if isinstance(engine, str) else engine
     costs = _chosen_costs(suite, track, judge, oracle)
     if doing.name != "here":
-        # Other processes cannot make objects again.
-        given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
-        given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
-        if given:
-            raise InputError(
-                f"{given[0]} is an object, but engine '{doing.name}' makes solvers and costs in other processes: give "
-                "its name or module:Class"
-            )
+        _check_no_objects(specs, costs, doing.name)
     with ExitStack() as stack:
         oracle_name, oracle_cost = _open_cost(costs[1], stack)
         judge_name, judge_cost = _open_cost(costs[0], stack)
@@ -129,14 +123,7 @@ def evaluate(
         stack.enter_context(only_writer(folder))
         store = Store(folder, run, mode, suite, specs)
         _warn_of_changes(running, store.results)
-        found = {result.key for result in store.results}
-        jobs = []
-        for index in range(run.num_tasks):
-            keys = itertools.product(run.solvers, run.seeds)
-            todo = tuple((solver, seed) for solver, seed in keys if (index, solver, seed) not in found)
-            if todo:
-                old = tuple(result for result in store.results if result.task_index == index)
-                jobs.append(TaskJob(index, todo, old))
+        jobs = _jobs(run, store.results)
         again = sum(result.status == "ok" for job in jobs for result in job.old)
         if again and not judge_cost.deterministic:
             _logger.info("%s measures %d plans of earlier records again, together with the new ones", judge_name, again)
@@ -156,9 +143,9 @@ def evaluate(
         alone = not (judge_cost.deterministic and oracle_cost.deterministic)
         if jobs:
             # Whether tasks may have the suite's name is found out before any is solved.
-            write_task(folder, suite, jobs[0].task_index, suite[jobs[0].task_index])
+            write_task(folder, suite, jobs[0].task_index)
         for job, answer in doing.run(open_worker, jobs, alone=alone):
-            write_task(folder, suite, job.task_index, suite[job.task_index])
+            write_task(folder, suite, job.task_index)
             for heading, text in answer.errors:
                 store.log_error(heading, text)
             store.add(answer.new, answer.renewed)
@@ -218,6 +205,31 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
         raise InputError(
             f"judge '{judge.name}' has the oracle's weights, whose errors solvers exploit: give another judge, "
             f"such as make_cost('{judge.name}', role='judge'), or a track"
+        )
+
+
+def _jobs(run: RunInfo, results: Iterable[Result]) -> list[TaskJob]:
+    """Return what each task lacks, with the records that it has."""
+    old: dict[int, list[Result]] = defaultdict(list)
+    for result in results:
+        old[result.task_index].append(result)
+    jobs = []
+    for index in range(run.num_tasks):
+        found = {(result.solver, result.seed) for result in old[index]}
+        todo = tuple(key for key in itertools.product(run.solvers, run.seeds) if key not in found)
+        if todo:
+            jobs.append(TaskJob(index, todo, tuple(old[index])))
+    return jobs
+
+
+def _check_no_objects(specs: Sequence[SolverSpec], costs: Iterable[CostChoice | CostModel], engine: str) -> None:
+    """Raise `InputError` for solvers and costs that other processes cannot make again."""
+    given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
+    given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
+    if given:
+        raise InputError(
+            f"{given[0]} is an object, but engine '{engine}' makes solvers and costs in other processes: give its name "
+            "or module:Class"
         )
 
 

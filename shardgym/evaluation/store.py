@@ -1,4 +1,4 @@
-"""Store: the records of one folder, which a run adds to."""
+"""Store: the records of one folder, which a run adds to, and beside them the tasks that do not come with shardgym."""
 
 import itertools
 import logging
@@ -6,16 +6,31 @@ import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from shardgym.errors import InputError
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, records_file
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.files import append_flushed, drop_torn_line, write_whole
+from shardgym.files import append_flushed, drop_torn_line, make_folder, write_whole
 from shardgym.machine import utc_now
+from shardgym.tasks.suites import shipped_suite
+from shardgym.tasks.task import ShardingTask
 
 ERRORS = "errors.log"
+TASKS = "tasks"
 
 logger = logging.getLogger(__name__)
+
+
+class TaskSequence(Protocol):
+    """What a run needs of a suite: a name, and tasks by position."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> ShardingTask: ...
 
 
 class Resume(StrEnum):
@@ -112,3 +127,41 @@ def results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:
     by_key = {result.key: result for result in results}
     keys = itertools.product(range(run.num_tasks), run.solvers, run.seeds)
     return [by_key[key] for key in keys if key in by_key]
+
+
+def write_task(folder: Path, suite: TaskSequence, index: int) -> None:
+    """Write a task next to its records unless it comes with shardgym.
+
+    Raises:
+        InputError: a suite has the name, but not the tasks, of one that comes with shardgym.
+    """
+    shipped = shipped_suite(suite.name)
+    task = suite[index]
+    if shipped is None:
+        path = folder / TASKS / f"{task.digest}.json"
+        if not path.exists():
+            make_folder(path.parent)
+            write_whole(path, task.to_json() + "\n")
+    elif index >= len(shipped) or shipped[index].digest != task.digest:
+        raise InputError(f"suite '{suite.name}' differs from the suite of that name in shardgym: give it another name")
+
+
+def read_task(result: Result, folder: Path) -> ShardingTask:
+    """Return the task that a record in `folder` is about.
+
+    Raises:
+        InputError: there is no task with the record's hash.
+    """
+    shipped = shipped_suite(result.suite)
+    source = f"task {result.task_index} of suite '{result.suite}'"
+    if shipped is None:
+        path = folder / TASKS / f"{result.task_hash}.json"
+        if not path.exists():
+            raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
+        task = ShardingTask.load(path)
+        source = str(path)
+    else:
+        task = shipped[result.task_index]
+    if task.digest != result.task_hash:
+        raise InputError(f"{source} has digest {task.digest[:12]}, but the record has {result.task_hash[:12]}")
+    return task

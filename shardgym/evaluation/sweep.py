@@ -18,6 +18,7 @@ from shardgym.costs.gpu.exchange import LINKS
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.plans.plan import ShardingPlan
+from shardgym.tables.table import tables_in_batches
 from shardgym.tasks.task import ShardingTask
 from shardgym.tasks.topology import GIB, MAX_DEVICES, Topology
 
@@ -92,7 +93,7 @@ def task_on(
     Raises:
         UnknownNameError: no such GPU.
         InputError: the number of devices, or the batch, is out of range; the task reserves other bytes on each of its
-            devices.
+            devices; or see `tables_in_batches`.
     """
     step = model.step_memory
     if step is not None:
@@ -106,10 +107,12 @@ def task_on(
     if memory_bytes is None:
         share = MEMORY_SHARE if step is None else 1.0
         memory_bytes = int(card(machine.gpu).memory_bytes * share)
+    batch_size = model.batch_size if batch_per_device is None else batch_per_device * machine.devices
     return dataclasses.replace(
         model,
+        tables=tables_in_batches(model.tables, model.batch_size, batch_size),
         topology=topology_of(machine, memory_bytes),
-        batch_size=model.batch_size if batch_per_device is None else batch_per_device * machine.devices,
+        batch_size=batch_size,
         step_memory=step,
         name=f"{machine.gpu}-{machine.devices}",
     )

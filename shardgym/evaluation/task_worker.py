@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
-from shardgym.evaluation.result import Result, RunInfo, Status, TaskSequence
+from shardgym.evaluation.result import Result, RunInfo, Status
 from shardgym.evaluation.running_solver import Answer, RunningSolver, running_solvers
 from shardgym.evaluation.solver_spec import SolverSpec
+from shardgym.evaluation.store import TaskSequence
 from shardgym.machine import arithmetic, commit, versions
 from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import log_to_stderr

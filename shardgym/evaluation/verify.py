@@ -3,7 +3,7 @@
 import logging
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,8 @@ from tqdm import tqdm
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
-from shardgym.evaluation.result import Result, RunInfo, checked_lines, read_task, record_files
+from shardgym.evaluation.result import Result, RunInfo, checked_lines, record_files
+from shardgym.evaluation.store import read_task
 from shardgym.plans.feasibility import plan_problems
 from shardgym.plans.plan import ShardingPlan
 from shardgym.progress import progress_bar
@@ -146,45 +147,54 @@ class _Judges:
         return judge
 
 
+class _Verdict(NamedTuple):
+    """What becomes of the record on a line."""
+
+    status: CheckStatus
+    reason: str
+    ratio: float | None = None  #: new over old ms, at one pace, of measured costs
+
+
 def _check_file(file: Path, run: RunInfo, judge: CostModel | str, bar: "tqdm[Any]") -> list[RecordCheck]:
     """Check the records of a file, in the order of its lines."""
-    checks: dict[int, RecordCheck] = {}
+    subjects: dict[int, str] = {}
+    verdicts: dict[int, _Verdict] = {}
     groups: dict[int, dict[int, Result]] = defaultdict(dict)
     lines = list(checked_lines(file, run))
     bar.total = (bar.total or 0) + len(lines)
     for line, found in lines:
-        number = line.number
         if isinstance(found, str):
-            checks[number] = RecordCheck(file, number, "", "mismatch", found)
+            subjects[line.number] = ""
+            verdicts[line.number] = _Verdict("mismatch", found)
             continue
-        checks[number] = RecordCheck(file, number, found.subject, "failure", f"{found.status}: {found.reason}")
+        subjects[line.number] = found.subject
         if found.status == "ok":
-            groups[found.task_index][number] = found
+            groups[found.task_index][line.number] = found
+        else:
+            verdicts[line.number] = _Verdict("failure", f"{found.status}: {found.reason}")
     if groups and not isinstance(judge, str) and not judge.deterministic:
         _logger.info("%s: %d measured tasks are measured again", file, len(groups))
-    bar.update(len(lines) - sum(map(len, groups.values())))  # records that are not scored
-    measured: dict[int, float] = {}
+    bar.update(len(verdicts))  # records that are not scored
     for group in groups.values():
-        for number, (status, reason) in _check_task(file.parent, group, judge, measured):
-            checks[number] = checks[number]._replace(status=status, reason=reason)
+        verdicts |= _check_task(file.parent, group, judge)
         bar.update(len(group))
-    median = statistics.median(measured.values()) if measured else 1.0
-    for number, ratio in measured.items():
-        if not 1 / (1 + SHARE) <= ratio / median <= 1 + SHARE:
-            reason = f"{checks[number].reason}: {ratio:.2f} times, the median of the file is {median:.2f}"
-            checks[number] = checks[number]._replace(status="mismatch", reason=reason)
-    return [checks[number] for number in sorted(checks)]
+    ratios = [verdict.ratio for verdict in verdicts.values() if verdict.ratio is not None]
+    median = statistics.median(ratios) if ratios else 1.0
+    for number, (_, reason, ratio) in verdicts.items():
+        if ratio is not None and not 1 / (1 + SHARE) <= ratio / median <= 1 + SHARE:
+            verdicts[number] = _Verdict(
+                "mismatch", f"{reason}: {ratio:.2f} times, the median of the file is {median:.2f}"
+            )
+    return [RecordCheck(file, number, subjects[number], *verdicts[number][:2]) for number in sorted(subjects)]
 
 
-def _check_task(
-    folder: Path, group: Mapping[int, Result], judge: CostModel | str, measured: dict[int, float]
-) -> Iterator[tuple[int, tuple[CheckStatus, str]]]:
-    """Yield number of the line, status and reason of records of one task; `measured` gets new/old ms at one pace."""
+def _check_task(folder: Path, group: Mapping[int, Result], judge: CostModel | str) -> dict[int, _Verdict]:
+    """Check the records of one task, which claim costs, by the number of their lines."""
     try:
         task = read_task(next(iter(group.values())), folder)
     except InputError as error:
-        yield from dict.fromkeys(group, ("mismatch", str(error))).items()
-        return
+        return dict.fromkeys(group, _Verdict("mismatch", str(error)))
+    verdicts: dict[int, _Verdict] = {}
     scored: dict[int, tuple[ShardingPlan, PlanCost]] = {}
     for number, result in group.items():
         plan = result.plan
@@ -193,29 +203,31 @@ def _check_task(
         assert cost is not None
         problems = plan_problems(task, plan.shards, plan.group_size)
         if problems:
-            yield number, ("mismatch", f"the plan is infeasible: {problems[0]}")
+            verdicts[number] = _Verdict("mismatch", f"the plan is infeasible: {problems[0]}")
         elif isinstance(judge, str):
-            yield number, ("skipped", judge)
+            verdicts[number] = _Verdict("skipped", judge)
         else:
             scored[number] = plan, cost
     if isinstance(judge, str) or not scored:
-        return
+        return verdicts
     try:
         answers = judge.evaluate(task, [plan for plan, _ in scored.values()])
     except (InputError, MeasurementError) as error:
-        yield from dict.fromkeys(scored, ("skipped", f"the judge cannot score it here: {error}")).items()
-        return
+        return verdicts | dict.fromkeys(scored, _Verdict("skipped", f"the judge cannot score it here: {error}"))
+    # A task is measured at one pace, so a record gains nothing by a lower one of its own.
+    pace = max(cost.pace for _, cost in scored.values())
     for (number, (_, old)), new in zip(scored.items(), answers, strict=True):
         if not new.feasible:
-            yield number, ("mismatch", f"cannot be scored again: {new.reason}")
+            verdicts[number] = _Verdict("mismatch", f"cannot be scored again: {new.reason}")
             continue
         where = _difference(old, new, exact=judge.deterministic)
+        ratio = None
         if not judge.deterministic and not where:
-            # A task is measured at one pace, so a record gains nothing by a lower one of its own.
-            new = new.at_pace(max(cost.pace for _, cost in scored.values()))
-            measured[number] = new.total_ms / max(old.total_ms, 1e-9)
+            new = new.at_pace(pace)
+            ratio = new.total_ms / max(old.total_ms, 1e-9)
         said = f"stored {old.total_ms:.7g} ms, now {new.total_ms:.7g} ms"
-        yield number, ("mismatch", where) if where else ("ok", said)
+        verdicts[number] = _Verdict("mismatch", where) if where else _Verdict("ok", said, ratio)
+    return verdicts
 
 
 def _difference(old: PlanCost, new: PlanCost, *, exact: bool) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 
@@ -39,6 +40,18 @@ def test_a_machine_that_is_too_small_is_an_outcome(output_of):
     assert "note: gpu was validated against published kernels of v100, a100, h100, not of b200" in out
     assert out.endswith("records: out/records.jsonl\n")
     assert main([*SWEEP, "lpt", "--gpus", "h100", "--devices", "2", *memory, "--out", "other"]) == 1
+
+
+def test_a_machine_whose_plan_has_no_cost_is_a_failure(monkeypatch, output_of):
+    sweep = sys.modules["shardgym.cli.sweep"]
+
+    def without_cost(*arguments, **options):
+        first, *others = evaluate(*arguments, **options)
+        return [dataclasses.replace(first, status="unmeasured", cost=None, reason="no price"), *others]
+
+    evaluate = sweep.evaluate
+    monkeypatch.setattr(sweep, "evaluate", without_cost)
+    assert "no price" in output_of(SMALL, 1).out
 
 
 def test_tasks_are_swept(here, capsys, output_of):

@@ -74,6 +74,7 @@ def test_plans_with_rows_or_copies_have_an_error_of_their_own(plan, order):
         (TASK, {"cost": "other"}),
         (ON_GPUS, {}),
         (TASK, {"compute": "measured", "hardware": "nvidia-h100"}),
+        (TASK, {"hardware": "roofline-h100"}),
     ],
 )
 def test_what_was_not_measured_is_not_known(task, changes):

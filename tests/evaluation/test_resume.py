@@ -7,7 +7,7 @@ import pytest
 from evaluation_toys import TOY, CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
-from shardgym.evaluation import SolverSpec, evaluate, read_records
+from shardgym.evaluation import evaluate, read_records
 from shardgym.files import only_writer
 
 
@@ -126,18 +126,6 @@ def test_a_task_that_changed_or_is_gone_is_found_also_where_nothing_is_to_do(out
     with pytest.raises(InputError, match=f"records of suite 'toys' with another task 2, {named}: give another"):
         run(out, "Halves", tasks=tasks, limit=1)
     assert lines(out) == before
-
-
-def test_records_of_a_solver_with_other_settings_are_refused(out):
-    def tuned(k):
-        spec = SolverSpec(TOY + "Tuned", {"k": k})
-        return evaluate(ToySuite(toy_tasks()), [spec], out=out, judge=CountCost(), oracle="roofline")
-
-    tuned(0)
-    assert len(tuned(0)) == 3
-    with pytest.raises(InputError, match=r"with settings \{\"k\":0\}, not \{\"k\":1\}: give the solver another label"):
-        tuned(1)
-    assert len(run(out, "Halves")) == 3
 
 
 def test_what_is_found_and_what_is_to_do_is_said(out, caplog):

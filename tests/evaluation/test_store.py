@@ -140,6 +140,7 @@ def test_a_label_means_one_thing_in_a_folder(tmp_path, other):
         run(tmp_path, other)
     with pytest.raises(InputError, match="'one' is given twice with different settings: label one"):
         run(tmp_path / "new", ONE, other)
+    assert {result.solver for result in run(tmp_path, TOY + "Halves")} == {TOY + "Halves"}
 
 
 @pytest.mark.parametrize(

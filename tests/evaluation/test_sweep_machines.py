@@ -4,7 +4,17 @@ import dataclasses
 
 import pytest
 
-from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, StepMemory, Topology, ZipfIds, make_cost
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    RecordedIds,
+    ShardingPlan,
+    ShardingTask,
+    StepMemory,
+    Topology,
+    ZipfIds,
+    make_cost,
+)
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import UnknownNameError
 from shardgym.evaluation.sweep import Machine, bound_by, savings, task_on
@@ -44,6 +54,16 @@ def test_a_task_keeps_what_a_step_is_and_gets_the_machine():
     whole = dataclasses.replace(MODEL, step_memory=StepMemory(reserved_bytes=(GIB, GIB)))
     assert task_on(whole, Machine("h100", 3)).topology.memory_bytes == (80 * GIB,) * 3
     assert task_on(whole, Machine("h100", 3)).step_memory.reserved_bytes == (GIB,)
+
+
+def test_in_other_batches_nothing_is_known_of_the_reuse_that_was_counted():
+    counted = dataclasses.replace(TABLES[0], reuse_histogram=(1.0, *[0.0] * 16))
+    model = dataclasses.replace(MODEL, tables=(counted, TABLES[1]))
+    assert task_on(model, Machine("h100", 16)).tables == model.tables
+    assert task_on(model, Machine("h100", 16), batch_per_device=100).tables == TABLES[:2]
+    recorded = dataclasses.replace(counted, ids=RecordedIds("log.pt", "f", 65536, 65536, "0" * 64))
+    with pytest.raises(InputError, match=r"table 't0' has recorded ids, .* in batches of 65536, not 200: import them"):
+        task_on(dataclasses.replace(model, tables=(recorded,)), Machine("h100", 2), batch_per_device=100)
 
 
 @pytest.mark.parametrize(

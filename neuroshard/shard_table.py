@@ -127,7 +127,9 @@ def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ())
 
 
 def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()) -> Ints | None:
-    """Return the units of each table on each device, shape (D, T); None if the plan has other cuts or replicas.
+    """Return the units of each table on each device, shape (D, T).
+
+    None if the plan has other cuts or replicas, or rows in the memory of hosts.
 
     Shards of one table on one device become one. Tables at the positions `others` get no units.
     """
@@ -138,7 +140,8 @@ def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()
         table = position[shard.table]
         if table in others:
             continue
-        if shard.num_rows != task.tables[table].num_embeddings or len(shard.devices) > 1:
+        is_whole = shard.num_rows == task.tables[table].num_embeddings
+        if not is_whole or len(shard.devices) > 1 or shard.memory != "device":
             return None
         units[shard.devices[0], table] += shard.num_columns // COLUMN_UNIT
     return units

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard.plus.linear_model import LARGE, LinearModel
-from neuroshard.plus.moves import NONE
+from neuroshard.plus.moves import BACK_TABLE, BACK_UNITS, GIVER, NONE, TABLE, TAKER, UNITS
 from neuroshard.plus.placement import DRAWS_PER_KICK, Placement, constructed, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
@@ -196,7 +196,7 @@ class IteratedLocalSearch:
 
 
 def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Return up to `count` random moves within memory, shape (M, 6), see `Placement.best_move`."""
+    """Return up to `count` random moves within memory, shape (M, 6), see `moves.GIVER`."""
     shards = pricing.shards
     devices, tables = np.nonzero(units)
     if not len(devices):
@@ -210,13 +210,14 @@ def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Gener
         devices[given], takers, tables[given], _part(units[devices[given], tables[given]], rng),
         np.where(swaps, tables[back], NONE), np.where(swaps, _part(units[devices[back], tables[back]], rng), 0),
     ])  # fmt: skip
-    moves = moves[moves[:, 0] != moves[:, 1]]
+    moves = moves[moves[:, GIVER] != moves[:, TAKER]]
     more = np.zeros((len(moves), 2), dtype=np.int64)
-    for table, amount, signs in ((moves[:, 2], moves[:, 3], (-1, 1)), (moves[:, 4], moves[:, 5], (1, -1))):
-        for side in (0, 1):
+    for table, amount in ((moves[:, TABLE], moves[:, UNITS]), (moves[:, BACK_TABLE], -moves[:, BACK_UNITS])):
+        for side, change in ((GIVER, -amount), (TAKER, amount)):
             before = shards.first[table] + units[moves[:, side], table]
-            more[:, side] += shards.bytes[before + signs[side] * amount] - shards.bytes[before]
-    return np.asarray(moves[(more <= pricing.room(units)[moves[:, :2]]).all(axis=1)], dtype=np.int64)
+            more[:, side] += shards.bytes[before + change] - shards.bytes[before]
+    room = pricing.room(units)[moves[:, [GIVER, TAKER]]]
+    return np.asarray(moves[(more <= room).all(axis=1)], dtype=np.int64)
 
 
 def _part(units: Ints, rng: np.random.Generator) -> Ints:

@@ -23,6 +23,8 @@ ROW_MS, ROW_BYTES = range(2)
 #: Rows of what a device may give back: a table or `NONE`, units; what the device that they go to, and the one that they
 #: come from, then have more in bytes and in ms; loads of both after a move, and bytes without room.
 _TABLE, _UNITS, _GIVER_BYTES, _TAKER_BYTES, _GIVER_MS, _TAKER_MS, _GIVER_LOAD, _TAKER_LOAD, _MISSING = range(9)
+#: What makes up a move: devices, a table and its units, and the table that comes back, or `NONE`, and its units.
+GIVER, TAKER, TABLE, UNITS, BACK_TABLE, BACK_UNITS = range(6)
 NONE = -1
 #: Most loaded devices that are tried before a plan counts as done.
 _SOURCES = 2
@@ -94,6 +96,19 @@ def load_after(
 
 
 @jit
+def load_with(
+    units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, device: int, table: int, more: int
+) -> float:  # fmt: skip
+    """Return a device's load after it takes more units of a table."""
+    row = first[table] + units[device, table]
+    width = devices[device, WIDTH]
+    return load_after(
+        devices[device, LOAD], rows[row + more, ROW_MS] - rows[row, ROW_MS], width, width + more, prices[FLOOR],
+        prices[UNIT_MS], devices[device, DEVICE_MS],
+    )  # fmt: skip
+
+
+@jit
 def place(
     units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, tables: Ints, sizes: Ints
 ) -> None:  # fmt: skip
@@ -102,57 +117,58 @@ def place(
     If no device has room for all units, the device with most room gets as many as fit, and so on. If no unit fits
     anywhere, the least overfull device gets the rest.
     """
-    floor = prices[FLOOR]
-    unit_ms = prices[UNIT_MS]
     for n in range(len(tables)):
         table = tables[n]
         left = sizes[n]
         while left > 0:
-            best = -1
-            least = np.inf
             given = left
-            for device in range(len(devices)):
-                row = first[table] + units[device, table]
-                more_bytes = rows[row + left, ROW_BYTES] - rows[row, ROW_BYTES]
-                if devices[device, BYTES] + more_bytes > devices[device, MEMORY]:
-                    continue
-                width = devices[device, WIDTH]
-                ms = load_after(
-                    devices[device, LOAD], rows[row + left, ROW_MS] - rows[row, ROW_MS], width, width + left,
-                    floor, unit_ms, devices[device, DEVICE_MS],
-                )  # fmt: skip
-                ms += prices[WIDEST_MS] * max(width + left, floor)
-                if ms < least:
-                    best = device
-                    least = ms
-            if best < 0:
-                best = 0
-                given = 0
-                for device in range(len(devices)):
-                    row = first[table] + units[device, table]
-                    room = devices[device, MEMORY] - devices[device, BYTES]
-                    fitting = 0
-                    while fitting < left and rows[row + fitting + 1, ROW_BYTES] - rows[row, ROW_BYTES] <= room:
-                        fitting += 1
-                    if fitting > given:
-                        best = device
-                        given = fitting
-            if given == 0:
-                given = left
-                for device in range(len(devices)):
-                    excess = devices[device, BYTES] - devices[device, MEMORY]
-                    if excess < devices[best, BYTES] - devices[best, MEMORY]:
-                        best = device
-            row = first[table] + units[best, table]
-            width = devices[best, WIDTH]
-            devices[best, LOAD] = load_after(
-                devices[best, LOAD], rows[row + given, ROW_MS] - rows[row, ROW_MS], width, width + given,
-                floor, unit_ms, devices[best, DEVICE_MS],
-            )  # fmt: skip
-            devices[best, BYTES] += rows[row + given, ROW_BYTES] - rows[row, ROW_BYTES]
-            devices[best, WIDTH] = width + given
-            units[best, table] += given
+            device = least_loaded(units, devices, first, rows, prices, table, left)
+            if device == NONE:
+                device, given = roomiest(units, devices, first, rows, table, left)
+            row = first[table] + units[device, table]
+            devices[device, LOAD] = load_with(units, devices, first, rows, prices, device, table, given)
+            devices[device, BYTES] += rows[row + given, ROW_BYTES] - rows[row, ROW_BYTES]
+            devices[device, WIDTH] += given
+            units[device, table] += given
             left -= given
+
+
+@jit
+def least_loaded(
+    units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, table: int, more: int
+) -> int:  # fmt: skip
+    """Return the device with room for more units of a table whose load is then smallest, or `NONE`."""
+    best = NONE
+    least = np.inf
+    for device in range(len(devices)):
+        row = first[table] + units[device, table]
+        more_bytes = rows[row + more, ROW_BYTES] - rows[row, ROW_BYTES]
+        if devices[device, BYTES] + more_bytes <= devices[device, MEMORY]:
+            ms = load_with(units, devices, first, rows, prices, device, table, more)
+            ms += prices[WIDEST_MS] * max(devices[device, WIDTH] + more, prices[FLOOR])
+            if ms < least:
+                best = device
+                least = ms
+    return best
+
+
+@jit
+def roomiest(units: Ints, devices: Floats, first: Ints, rows: Floats, table: int, more: int) -> tuple[int, int]:
+    """Return the device with room for most of some units of a table, and how many fit; else the least overfull, all."""
+    best = NONE
+    most = 0
+    most_room = -np.inf
+    for device in range(len(devices)):
+        row = first[table] + units[device, table]
+        room = devices[device, MEMORY] - devices[device, BYTES]
+        fitting = 0
+        while fitting < more and rows[row + fitting + 1, ROW_BYTES] - rows[row, ROW_BYTES] <= room:
+            fitting += 1
+        if fitting > most or (most == 0 and room > most_room):
+            best = device
+            most = fitting
+            most_room = room
+    return best, most if most > 0 else more
 
 
 @jit
@@ -167,9 +183,7 @@ def lowest(terms: Floats, length: int, order: Ints, count: int) -> None:
             least = terms[2, order[best]]
             if value < least or (value == least and order[k] < order[best]):
                 best = k
-        swapped = order[n]
-        order[n] = order[best]
-        order[best] = swapped
+        order[n], order[best] = order[best], order[n]
 
 
 @jit
@@ -204,22 +218,22 @@ def descend(
     """See `Placement.descend`."""
     looked_at = 0
     for _ in range(most_steps):
-        move[0] = NONE
+        move[GIVER] = NONE
         for n in range(givers(devices, prices, chosen, terms)):
             looked_at += best_move(
                 units, devices, first, rows, prices, chosen[n], targets, move, order, amounts, terms, backs
             )
-            if move[0] != NONE:
+            if move[GIVER] != NONE:
                 break
-        if move[0] == NONE:
+        if move[GIVER] == NONE:
             return True, looked_at
-        units[move[0], move[2]] -= move[3]
-        units[move[1], move[2]] += move[3]
-        if move[4] != NONE:
-            units[move[1], move[4]] -= move[5]
-            units[move[0], move[4]] += move[5]
-        low = min(move[0], move[1])
-        high = max(move[0], move[1])
+        units[move[GIVER], move[TABLE]] -= move[UNITS]
+        units[move[TAKER], move[TABLE]] += move[UNITS]
+        if move[BACK_TABLE] != NONE:
+            units[move[TAKER], move[BACK_TABLE]] -= move[BACK_UNITS]
+            units[move[GIVER], move[BACK_TABLE]] += move[BACK_UNITS]
+        low = min(move[GIVER], move[TAKER])
+        high = max(move[GIVER], move[TAKER])
         price(units, devices, first, rows, prices, low, high + 1, high - low)
     return False, looked_at
 
@@ -242,6 +256,45 @@ def parts_of(held: int, amounts: Ints) -> int:
 
 
 @jit
+def parts_given(held: int, balancing: float, amounts: Ints) -> int:
+    """Write how many of some units a device may give, the one that balances loads included; return their number."""
+    count = parts_of(held, amounts)
+    quarter = held // 4
+    if quarter > 1:
+        amounts[count] = quarter
+        amounts[count + 1] = held - quarter
+        count += 2
+    if 1 < balancing < held:
+        amounts[count] = int(balancing)
+        count += 1
+    return count
+
+
+@jit
+def parts_back(units: Ints, first: Ints, rows: Floats, giver: int, taker: int, amounts: Ints, backs: Floats) -> int:
+    """Write what a taker may give back to `backs`, nothing first; return how many possibilities there are."""
+    for kind in range(len(backs)):
+        backs[kind, 0] = 0.0
+    backs[_TABLE, 0] = NONE
+    count = 1
+    for table in range(len(first)):
+        held = units[taker, table]
+        if held > 0:
+            to_row = first[table] + units[giver, table]
+            from_row = first[table] + held
+            for n in range(parts_of(held, amounts)):
+                part = amounts[n]
+                backs[_TABLE, count] = table
+                backs[_UNITS, count] = part
+                backs[_GIVER_BYTES, count] = rows[to_row + part, ROW_BYTES] - rows[to_row, ROW_BYTES]
+                backs[_TAKER_BYTES, count] = rows[from_row - part, ROW_BYTES] - rows[from_row, ROW_BYTES]
+                backs[_GIVER_MS, count] = rows[to_row + part, ROW_MS] - rows[to_row, ROW_MS]
+                backs[_TAKER_MS, count] = rows[from_row - part, ROW_MS] - rows[from_row, ROW_MS]
+                count += 1
+    return count
+
+
+@jit
 def best_move(
     units: Ints, devices: Floats, first: Ints, rows: Floats, prices: Floats, giver: int, targets: int, move: Ints,
     order: Ints, amounts: Ints, terms: Floats, backs: Floats,
@@ -254,9 +307,8 @@ def best_move(
     soft_units = prices[SOFT_UNITS]
     missing, best, max_load, max_width = soft_maxima(devices, prices)
     best -= _LEAST_GAIN * (max_load + widest_ms * max_width)
-    now = best
     best_missing = missing
-    move[0] = NONE
+    move[GIVER] = NONE
     for device in range(len(devices)):
         terms[0, device] = math.exp((devices[device, LOAD] - max_load) / soft_ms)
         terms[1, device] = math.exp((max(devices[device, WIDTH], floor) - max_width) / soft_units)
@@ -269,25 +321,7 @@ def best_move(
         taker = order[target]
         if taker == giver:
             continue
-        # What the taker may give back: nothing comes first, of any row.
-        for kind in range(len(backs)):
-            backs[kind, 0] = 0.0
-        backs[_TABLE, 0] = NONE
-        count = 1
-        for table in range(len(first)):
-            held = units[taker, table]
-            if held > 0:
-                to_row = first[table] + units[giver, table]
-                from_row = first[table] + held
-                for n in range(parts_of(held, amounts)):
-                    part = amounts[n]
-                    backs[_TABLE, count] = table
-                    backs[_UNITS, count] = part
-                    backs[_GIVER_BYTES, count] = rows[to_row + part, ROW_BYTES] - rows[to_row, ROW_BYTES]
-                    backs[_TAKER_BYTES, count] = rows[from_row - part, ROW_BYTES] - rows[from_row, ROW_BYTES]
-                    backs[_GIVER_MS, count] = rows[to_row + part, ROW_MS] - rows[to_row, ROW_MS]
-                    backs[_TAKER_MS, count] = rows[from_row - part, ROW_MS] - rows[from_row, ROW_MS]
-                    count += 1
+        count = parts_back(units, first, rows, giver, taker, amounts, backs)
         giver_load = devices[giver, LOAD]
         taker_load = devices[taker, LOAD]
         giver_ms = devices[giver, DEVICE_MS]
@@ -311,18 +345,9 @@ def best_move(
                 continue
             own_row = first[table] + held
             their_row = first[table] + units[taker, table]
-            numbers = parts_of(held, amounts)
-            quarter = held // 4
-            if quarter > 1:
-                amounts[numbers] = quarter
-                amounts[numbers + 1] = held - quarter
-                numbers += 2
             mean_ms = (rows[own_row, ROW_MS] - rows[first[table], ROW_MS]) / held + unit_ms
             balancing = (giver_load - taker_load) / (2 * mean_ms + 1e-12)
-            if 1 < balancing < held:
-                amounts[numbers] = int(balancing)
-                numbers += 1
-            for n in range(numbers):
+            for n in range(parts_given(held, balancing, amounts)):
                 part = amounts[n]
                 own_ms = rows[own_row - part, ROW_MS] - rows[own_row, ROW_MS]
                 their_ms = rows[their_row + part, ROW_MS] - rows[their_row, ROW_MS]
@@ -363,15 +388,13 @@ def best_move(
                         widths += math.exp((max(taker_width + more, floor) - max_width) / soft_units)
                         then += widest_ms * (max_width + soft_units * math.log(widths))
                     then = np.rint(then * (1 / QUANTUM)) * QUANTUM
-                    if then_missing >= missing and then >= now:
-                        continue
-                    if move[0] == NONE or then_missing < best_missing or (then_missing == best_missing and then < best):
+                    if then_missing < best_missing or (then_missing == best_missing and then < best):
                         best = then
                         best_missing = then_missing
-                        move[0] = giver
-                        move[1] = taker
-                        move[2] = table
-                        move[3] = part
-                        move[4] = int(backs[_TABLE, k])
-                        move[5] = int(backs[_UNITS, k])
+                        move[GIVER] = giver
+                        move[TAKER] = taker
+                        move[TABLE] = table
+                        move[UNITS] = part
+                        move[BACK_TABLE] = int(backs[_TABLE, k])
+                        move[BACK_UNITS] = int(backs[_UNITS, k])
     return looked_at

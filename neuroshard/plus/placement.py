@@ -10,7 +10,7 @@ import numpy as np
 
 from neuroshard.plus import moves
 from neuroshard.plus.linear_model import LARGE, LinearModel
-from neuroshard.plus.moves import LOAD, NONE, ROW_MS, WIDTH
+from neuroshard.plus.moves import GIVER, LOAD, NONE, ROW_MS, WIDTH
 from shardgym.arrays import Floats, Ints
 
 #: Devices that units are given to, the least loaded ones; and of large tasks, where a step costs more.
@@ -74,15 +74,12 @@ class Placement:
         return found
 
     def best_move(self, giver: int) -> Ints | None:
-        """Return the best move of a device, shape (6,), or None if no move improves the placement.
-
-        A move is giver, taker, table, units, and the table that comes back, or `NONE`, and its units.
-        """
+        """Return the best move of a device, `moves.GIVER` and so on, or None if no move improves the placement."""
         moves.best_move(
             self.units, self.devices, *self._model, giver, self._targets, self._move,
             self._order, self._amounts, self._terms, self._backs
         )  # fmt: skip
-        return None if self._move[0] == NONE else self._move.copy()
+        return None if self._move[GIVER] == NONE else self._move.copy()
 
     def descend(self, most_steps: int = _MOST_STEPS) -> tuple[bool, int]:
         """Make the best move of one of the most loaded devices until none improves the placement.

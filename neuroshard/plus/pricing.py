@@ -129,7 +129,7 @@ class Pricing:
     def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
         """Return the sums of vectors of giver and taker after each of some moves, (M, 6) to (M, 2, V).
 
-        `units` and `sums` are those before the move; for moves see `Placement.best_move`.
+        `units` and `sums` are those before the move; for moves see `moves.GIVER`.
         """
         givers, takers, tables, given, backs, back_units = moves.T
         number = np.arange(len(moves))

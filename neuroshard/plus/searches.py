@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from shardgym.plans.shard import Shard
 
 #: Choices of tables to share that are searched from, besides none.
 _WAYS = 5
+
+_value = operator.attrgetter("value")
 
 #: Makes the plan of all groups from the shards of the first one.
 InGroups = Callable[[Iterable[Shard]], ShardingPlan]
@@ -66,16 +69,31 @@ class ExactSearch:
 
     def run(self) -> None:
         """Search until kicks are used up, or as long as there is time and they help."""
-        # The incumbent, if devices share tables in it.
-        known = self._given()
-        places = [] if known is None else places_of(self.pricing.shards.task, known, self.forms)
-        shared = self.pricing.shared.changed([], places)
-        units = units_of(self.pricing.shards, known, shared.places) if known is not None and places else None
-        given = [] if units is None else [self._search_beside(shared).descended([units])]
+        descended = self._first_allocations()
+        flipped = self._best_flipped(descended)
+        best = self._best_packed(flipped, descended)
+        # Kicks bring more to some plans than to others: those by columns alone and before packing are improved in any
+        # case.
+        different = dict.fromkeys((descended[0], flipped, best))
+        starts = [(self._search_beside(one.pricing.shared), one) for one in different]
+        # Costs without replicas are left out: there, levelled widths bring next to nothing for their time.
+        if any(form.kind == "data_parallel" for forms in self.forms for form in forms):
+            starts += self._levelled(best)
+        kicked = [(search, search.kicked(search.sampled(allocation))) for search, allocation in starts]
+        search, best = min(kicked, key=lambda end: end[1].value)
+        search.kicked(best, on=True)
+
+    def _first_allocations(self) -> list[Allocation]:
+        """Return results of descents: by columns alone, beside the best choices of shared tables, and the incumbent's.
+
+        If columns alone find no room, choices that make room follow. Raises `NoFeasiblePlanError` if none does.
+        """
+        known = self._given()  # before other plans replace it
+        beside_known = [] if known is None else self._beside_shared_of(known)
         tried = [self._by_columns]
         ways = shared_on_average(self.pricing, self.forms, self.budget)
         tried += [self._descended(shared) for shared in ways[:_WAYS]]
-        tried += given
+        tried += beside_known
         if self._by_columns is None:
             for_room = shared_for_room(self.pricing, self.forms, self.budget)
             found = (allocation for shared in for_room if (allocation := self._descended(shared)) is not None)
@@ -83,27 +101,33 @@ class ExactSearch:
         descended = [allocation for allocation in tried if allocation is not None]
         if not descended:
             pack_units(self.pricing.shards)  # says why there is no plan
-        # Step by step, rows and replicas lead elsewhere than both together.
+        return descended
+
+    def _beside_shared_of(self, plan: ShardingPlan) -> list[Allocation]:
+        """Return the result of a descent from a plan beside its shared tables; nothing if it has none."""
+        places = places_of(self.pricing.shards.task, plan, self.forms)
+        shared = self.pricing.shared.changed([], places)
+        units = units_of(self.pricing.shards, plan, shared.places) if places else None
+        return [] if units is None else [self._search_beside(shared).descended([units])]
+
+    def _best_flipped(self, descended: Sequence[Allocation]) -> Allocation:
+        """Change the kinds of tables in every allocation, and return the best result.
+
+        The first allocation also goes through rows alone and through replicas alone, which leads elsewhere.
+        """
         by_rows = [[form for form in forms if form.kind != "data_parallel"] for forms in self.forms]
         replicas = [[form for form in forms if form.kind == "data_parallel"] for forms in self.forms]
-        best = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=lambda one: one.value)
-        flipped = min((self._flipped(one, self.forms) for one in (best, *descended[1:])), key=lambda one: one.value)
-        # Tables of single nodes are packed anew in what changes led to, and in what they started from.
+        first = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=_value)
+        return min((self._flipped(one, self.forms) for one in (first, *descended[1:])), key=_value)
+
+    def _best_packed(self, flipped: Allocation, descended: Sequence[Allocation]) -> Allocation:
+        """Pack tables of single nodes anew, in the best allocation and in those that it came from; return the best."""
         best = flipped
         for some in ([flipped], descended):
             packed = [other for one in some if (other := self._repacked(one)) is not one]
             if packed:
-                best = min(best, self._settled(min(packed, key=lambda one: one.value)), key=lambda one: one.value)
-        # Kicks bring more to some plans than to others: those by columns alone and before packing are improved in any
-        # case.
-        different = dict.fromkeys((descended[0], flipped, best))
-        starts = [(self._search_beside(one.pricing.shared), one) for one in different]
-        # Costs without replicas are left out: there, levelled widths bring next to nothing for their time.
-        if any(map(len, replicas)):
-            starts += self._levelled(best)
-        kicked = [(search, search.kicked(search.sampled(allocation))) for search, allocation in starts]
-        search, best = min(kicked, key=lambda end: end[1].value)
-        search.kicked(best, on=True)
+                best = min(best, self._settled(min(packed, key=_value)), key=_value)
+        return best
 
     def _levelled(self, best: Allocation) -> list[tuple[IteratedLocalSearch, Allocation]]:
         """Place columns anew by a levelled model; return its search and result, or nothing if that is no better.

@@ -102,13 +102,13 @@ def forms_of(
     for n, table in enumerate(task.tables if devices > 1 else ()):
         width = table.embedding_dim
         if takes_rows(table, devices):
-            ways.append((n, "row_wise", _row_keys(table, devices, width, in_domain=False)))
+            ways.append((n, "row_wise", row_keys(table, devices, width, in_domain=False)))
         # TorchRec cuts unpooled tables by rows over all devices alone.
         if several and table.is_pooled and takes_rows(table, domain):
-            ways.append((n, "table_row_wise", _row_keys(table, domain, width, in_domain=True)))
+            ways.append((n, "table_row_wise", row_keys(table, domain, width, in_domain=True)))
             part, rest = divmod(width, devices // domain)
             if not rest and part % COLUMN_UNIT == 0:
-                of_node = _row_keys(table, domain, part, in_domain=True)
+                of_node = row_keys(table, domain, part, in_domain=True)
                 ways.append((n, "grid_shard", of_node * (devices // domain)))
         # FBGEMM's dense kernel pools rows on CPUs.
         if table.is_pooled or task.topology.device != "cpu-core":
@@ -150,7 +150,7 @@ def piece_bytes(task: ShardingTask, key: ShardKey) -> tuple[int, int]:
     return shard.bytes(task), shard.host_bytes(task)
 
 
-def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:
+def row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:
     """Return the keys of a table's pieces by rows."""
     blocks = row_blocks(table, devices)
     firsts = np.cumsum(blocks) - blocks if position_matters(table) else np.zeros(len(blocks), dtype=np.int64)

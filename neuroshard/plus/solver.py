@@ -18,7 +18,7 @@ from neuroshard.solver import ColumnSolver
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, additive_costs, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError, check_instance, check_int, short_repr
-from shardgym.evaluation.solver import Budget, Incumbent
+from shardgym.evaluation.solver import Budget, Incumbent, OutOfTime
 from shardgym.plans.feasibility import ROOM_ADVICE
 from shardgym.plans.plan import ShardingPlan
 from shardgym.tables.table import EmbeddingTable
@@ -93,15 +93,22 @@ class NeuroShardPlus(ColumnSolver):
         task = shards.task
         beyond = self.leaves_devices(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
-        search = functools.partial(ExactSearch, kicks=self.kicks, budget=budget, seed=seed, incumbent=incumbent)
+        search = functools.partial(ExactSearch, kicks=self.kicks, seed=seed, incumbent=incumbent)
+        tight = beyond and task.total_bytes > _TIGHT * task.total_capacity_bytes
         if not beyond or task.total_bytes <= task.total_capacity_bytes:
+            # Where hosts may help, half of the time is for them.
+            first = Budget(budget.left_s / 2) if tight and budget.limited else budget
             try:
-                _search_in_devices(search, shards, costs, kinds, in_groups=cost.replicas)
+                _search_in_devices(
+                    functools.partial(search, budget=first), shards, costs, kinds, in_groups=cost.replicas
+                )
             except NoFeasiblePlanError:
                 if not beyond:
                     raise
-        if beyond and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
-            _search_in_tiers(search, task, costs, kinds, row_cuts=self.row_cuts)
+            except OutOfTime:
+                budget.check()
+        if tight or (beyond and incumbent.cost_ms == math.inf):
+            _search_in_tiers(functools.partial(search, budget=budget), task, costs, kinds, row_cuts=self.row_cuts)
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """See `ColumnSolver`; halves tables, or else cuts them anywhere."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard.jit import jit
+from neuroshard.plus.moves import BACK_TABLE, BACK_UNITS, GIVER, NONE, TABLE, TAKER, UNITS
 from neuroshard.plus.pricing import Pricing
 from neuroshard.row_splits import Split, added_ms, keys_on_one_device
 from neuroshard.shard_table import ShardTable
@@ -146,13 +147,13 @@ def sums_of_moves(
     chosen = np.empty(units.shape[1], dtype=np.int64)
     full = np.empty(units.shape[1], dtype=np.int64)
     for n in range(len(moves)):
-        for side in range(2):
+        for side in (GIVER, TAKER):
             device = moves[n, side]
             after = units[device].copy()
-            sign = -1 if side == 0 else 1
-            after[moves[n, 2]] += sign * moves[n, 3]
-            if moves[n, 4] >= 0:
-                after[moves[n, 4]] -= sign * moves[n, 5]
+            sign = -1 if side == GIVER else 1
+            after[moves[n, TABLE]] += sign * moves[n, UNITS]
+            if moves[n, BACK_TABLE] != NONE:
+                after[moves[n, BACK_TABLE]] -= sign * moves[n, BACK_UNITS]
             tables = np.flatnonzero(after)
             fill_device(first[tables] + after[tables], memory[device], first_way, way_bytes, gain, chosen, full)
             sums[n, side] = shared[device]

@@ -6,12 +6,25 @@ import itertools
 import numpy as np
 import pytest
 
+from neuroshard.plus import solver as solver_module
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of, places_of
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.plus.tiers import TieredPricing, TieredShards
 from neuroshard.row_splits import splits_of
-from shardgym import EmbeddingTable, NoFeasiblePlanError, Shard, ShardingTask, Topology, ZipfIds, make_cost, make_solver
+from neuroshard.shard_table import ShardTable, units_of
+from shardgym import (
+    EmbeddingTable,
+    InfeasiblePlanError,
+    NoFeasiblePlanError,
+    Shard,
+    ShardingTask,
+    Topology,
+    ZipfIds,
+    make_cost,
+    make_solver,
+)
+from shardgym.evaluation.solver import OutOfTime
 from shardgym.plans.plan import ShardingPlan
 
 COSTS = {"gpu": make_cost("gpu"), "roofline": make_cost("roofline")}
@@ -113,9 +126,6 @@ def test_memory_of_hosts_is_left_alone_where_it_is_not_needed():
     roomy = tiered_task(fill=0.5)
     without = dataclasses.replace(roomy, topology=dataclasses.replace(roomy.topology, host_memory_bytes=0))
     assert NeuroShardPlus().solve(roomy, COSTS["gpu"]).shards == NeuroShardPlus().solve(without, COSTS["gpu"]).shards
-    crowded = tiered_task()
-    with pytest.raises(NoFeasiblePlanError, match="as neuroshard_plus with cost gpu"):
-        NeuroShardPlus().solve(crowded, make_cost("torchrec_rating"))
     tight = tiered_task(fill=1.05)
     small = dataclasses.replace(tight, topology=dataclasses.replace(tight.topology, host_memory_bytes=0))
     with pytest.raises(NoFeasiblePlanError):
@@ -132,6 +142,38 @@ def test_hosts_have_a_limit_too():
     plan.validate(tight)
     with pytest.raises(NoFeasiblePlanError, match=r"^no plan was found: the hosts, with"):
         NeuroShardPlus().solve(tiered_task(order="scattered", fill=1 / 0.6, host_share=0.402), COSTS["gpu"])
+
+
+def test_rows_of_a_given_plan_that_are_on_hosts_count_as_such():
+    task = tiered_task(fill=0.9)
+    wholes = [Shard.whole(table, number % 2) for number, table in enumerate(task.tables)]
+    given = ShardingPlan.of(task, [dataclasses.replace(shard, compute_kernel="fused_uvm") for shard in wholes])
+    given.validate(task)
+    assert units_of(ShardTable(task), given) is None
+    with pytest.raises(InfeasiblePlanError):
+        ShardingPlan.of(task, wholes).validate(task)
+    NeuroShardPlus(kicks=0).solve(task, COSTS["gpu"], initial_plan=given).validate(task)
+
+
+def test_hosts_have_their_half_of_the_time(monkeypatch):
+    """The search in devices alone uses up whatever it gets."""
+    seconds = []
+
+    def in_devices(search, *arguments, **options):
+        seconds.append(search.keywords["budget"].left_s)
+        raise OutOfTime
+
+    def in_tiers(search, *arguments, **options):
+        seconds.append(search.keywords["budget"].left_s)
+
+    monkeypatch.setattr(NeuroShardPlus, "warm_up", lambda *arguments: None)
+    monkeypatch.setattr(solver_module, "_search_in_devices", in_devices)
+    monkeypatch.setattr(solver_module, "_search_in_tiers", in_tiers)
+    task = tiered_task(fill=0.9)
+    NeuroShardPlus().solve(task, COSTS["gpu"], time_limit_s=1000.0)
+    assert seconds[0] <= 500 < seconds[1] <= 1000
+    NeuroShardPlus().solve(tiered_task(fill=0.5), COSTS["gpu"], time_limit_s=1000.0)
+    assert seconds[2] > 500
 
 
 def test_out_of_time_there_is_a_plan_and_a_given_one_is_never_made_worse():

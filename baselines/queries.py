@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from baselines.lpt import place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel
-from shardgym.errors import check_int
+from shardgym.errors import NoFeasiblePlanError, check_int
 from shardgym.evaluation.solver import Budget, Incumbent, Observer, OutOfTime, check_solve_arguments
 from shardgym.plans.feasibility import check_possible
 from shardgym.plans.plan import ShardingPlan
@@ -119,14 +119,24 @@ class QuerySearch(IncumbentSearch):
         self.queries = None if queries is None else check_int("queries", queries, 1)
 
     def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
-        """Find a first plan, then search with the remaining queries."""
+        """Find a first plan, then search with the remaining queries.
+
+        The search changes one holder of a shard at a time. It starts from a first plan of its own if the given one has
+        replicas, tables cut by rows, rows in the memory of hosts, or groups.
+        """
         left = Queries(self.queries, run)
-        if start is None:
-            start = self.first_plan(run, left)
-            if start is not None:
-                run.incumbent.offer(start)
         if start is not None:
             left.take(1)
+        if start is None or not _is_by_columns(run.task, start):
+            try:
+                start = self.first_plan(run, left)
+            except NoFeasiblePlanError:
+                if run.incumbent.cost_ms == math.inf:
+                    raise
+                return
+            if start is not None:
+                run.incumbent.offer(start)
+                left.take(1)
         self.ask(run, left, start)
 
     def first_plan(self, run: SearchRun, queries: Queries) -> ShardingPlan | None:
@@ -137,4 +147,14 @@ class QuerySearch(IncumbentSearch):
 
     @abc.abstractmethod
     def ask(self, run: SearchRun, queries: Queries, start: ShardingPlan | None) -> None:
-        """Update the incumbent, which is `start` where there is one, as long as there are queries; see `search`."""
+        """Update the incumbent as long as there are queries, see `search`; `start` cuts tables by columns at most."""
+
+
+def _is_by_columns(task: ShardingTask, plan: ShardingPlan) -> bool:
+    """Say whether one device has all rows of each shard, in its own memory."""
+    return plan.group_size is None and all(
+        len(shard.devices) == 1
+        and shard.memory == "device"
+        and shard.num_rows == task.table(shard.table).num_embeddings
+        for shard in plan.shards
+    )

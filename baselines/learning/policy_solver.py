@@ -79,10 +79,10 @@ def scores_of(policy: Any) -> Scores:
 
 def network_of(policy: Any) -> nn.Module:
     """Return the module with a policy's weights; for a function, a module without weights."""
-    inner = getattr(policy, "policy", policy)
-    if isinstance(inner, nn.Module):
-        return inner
-    return policy if isinstance(policy, nn.Module) else nn.Module()
+    for module in (policy, getattr(policy, "policy", None)):
+        if isinstance(module, nn.Module):
+            return module
+    return nn.Module()
 
 
 def _tensors(observations: Observations) -> dict[str, torch.Tensor]:
@@ -276,7 +276,7 @@ class PolicySolver:
             ) from error
         if scores.shape != valid.shape:
             raise InputError(f"policy: returned scores of shape {scores.shape}, expected {valid.shape}")
-        if np.isnan(scores).any():
+        if np.isnan(scores[valid.any(axis=1)]).any():  # episodes that are over have no valid action to score
             raise InputError("policy: returned NaN as the score of an action, expected numbers")
         # The highest of scores with Gumbel noise is a draw from their softmax.
         noise = rng.gumbel(size=scores.shape)

@@ -217,6 +217,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                     "solver": self.name,
                     **{f"setting {name}": value for name, value in self.settings.to_dict().items()},
                     "tasks": summary.to_dict(),
+                    "validation": summarise(held_out, source).to_dict(),
                     "oracle": f"{cost.name} {cost.version} {cost.hardware}",
                 }
                 folder = None if checkpoint_dir is None else Path(checkpoint_dir)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PHASES
 from shardgym.errors import InputError, ShardGymError
 from shardgym.files import make_folder, only_writer, write_whole
 from shardgym.plans.plan import ShardingPlan
@@ -49,9 +50,15 @@ class TrainingOracle:
         return self.price_plans(task, [ShardingPlan.table_wise(task, row) for row in devices.tolist()])
 
     def price_plans(self, task: ShardingTask, plans: list[ShardingPlan]) -> Floats:
-        """Return times as in `PlanCost.per_device`, infinite for infeasible plans, shape (P, D, 5)."""
+        """Return times as in `PlanCost.per_device`, infinite for infeasible plans, shape (P, D, 5).
+
+        The exchange of ids takes 0 where it is hidden, so that phases add up to what counts.
+        """
         self.queries += len(plans)
-        return np.array([cost.per_device for cost in self.cost.evaluate(task, plans)])
+        costs = self.cost.evaluate(task, plans)
+        found = np.array([cost.per_device for cost in costs])
+        found[[cost.ids_hidden for cost in costs], :, PHASES.index("ids")] = 0.0
+        return found
 
 
 class Setup(NamedTuple):
@@ -115,11 +122,11 @@ class TrainingOptions:
     steps: int  #: total number of steps
     seed: int  #: seed of all randomness
     identity: dict[str, Any]  #: what else a checkpoint must equal to be resumed
-    evaluate_every: int = 10  #: steps between evaluations, each followed by a checkpoint
-    minutes: float | None = None  #: time limit, after which no step starts
-    checkpoint_dir: Path | None = None  #: folder of checkpoint and curve
-    resume: bool = False  #: whether to resume from the checkpoint in this folder
-    progress: bool = False  #: whether to show a progress bar
+    evaluate_every: int  #: steps between evaluations, each followed by a checkpoint
+    minutes: float | None  #: time limit, after which no step starts
+    checkpoint_dir: Path | None  #: folder of checkpoint and curve
+    resume: bool  #: whether to resume from the checkpoint in this folder
+    progress: bool  #: whether to show a progress bar
 
 
 def train(learner: Learner, validate: Callable[[], dict[str, float]], options: TrainingOptions) -> TrainingLog:

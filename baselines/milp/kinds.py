@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from neuroshard.plus.nodes import NodePrices, first_and_last, node_loads, node_prices
-from neuroshard.plus.sharing import even_rows, has_domains, piece_bytes, takes_rows
+from neuroshard.plus.sharing import even_rows, has_domains, piece_bytes, row_keys, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import (
@@ -209,16 +209,14 @@ def _spread_forms(
     task: ShardingTask, number: int, table: EmbeddingTable, *, replicas: bool
 ) -> list[tuple[int, Literal["all", "domain"], list[ShardKey]]]:
     """Return number, devices, and keys of the shards that differ, of each way to spread a table."""
-    rows, width, devices = table.num_embeddings, table.embedding_dim, task.num_devices
+    width, devices, domain = table.embedding_dim, task.num_devices, task.topology.fast_domain_size
     forms: list[tuple[int, Literal["all", "domain"], list[ShardKey]]] = []
     if table.is_pooled and takes_rows(table, devices):
-        shards = even_rows(table, devices)
-        forms.append((number, "all", [ShardKey(table.name, s.num_rows, width) for s in shards]))
-    if has_domains(task) and table.is_pooled and takes_rows(table, task.topology.fast_domain_size):
-        shards = even_rows(table, task.topology.fast_domain_size)
-        forms.append((number, "domain", [ShardKey(table.name, s.num_rows, width, in_domain=True) for s in shards]))
+        forms.append((number, "all", row_keys(table, devices, width, in_domain=False)))
+    if has_domains(task) and table.is_pooled and takes_rows(table, domain):
+        forms.append((number, "domain", row_keys(table, domain, width, in_domain=True)))
     if replicas and devices > 1:
-        forms.append((number, "all", [ShardKey(table.name, rows, width, served=1)]))
+        forms.append((number, "all", [ShardKey(table.name, table.num_embeddings, width, served=1)]))
     return forms
 
 

@@ -19,7 +19,8 @@ from shardgym.envs.features import (
     TABLE_FEATURES,
     TIME_FEATURES,
 )
-from shardgym.envs.kind_rules import HALVE, REPLICATE
+from shardgym.envs.kind_rules import num_cuts
+from shardgym.envs.shard_catalog import SplitLimits
 
 #: Entries that have something for every device, and how many numbers.
 _PER_DEVICE = {"devices": len(DEVICE_FEATURES), "times": len(TIME_FEATURES)}
@@ -63,6 +64,7 @@ class SetNetwork(nn.Module):
         scene = 2 * WIDTH + 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)
         scene += len(KIND_FEATURES) + 1 + WIDTH if every_kind else 0
         self.device_score = mlp(scene + WIDTH, WIDTH, 1)
+        self.num_cuts = num_cuts(SplitLimits(0, every_kind))
         self.halving_score = mlp(scene, WIDTH, self.num_cuts)
         self.value = mlp(scene, WIDTH, WIDTH, 1)
         # A halving pays later, if at all. As one of D + 1 equally likely actions it would soon use up the limit. The
@@ -71,11 +73,6 @@ class SetNetwork(nn.Module):
         assert isinstance(halving, nn.Linear)
         nn.init.constant_(halving.bias, -3.0)
         self.register_buffer("halves", torch.zeros((), dtype=torch.bool))
-
-    @property
-    def num_cuts(self) -> int:
-        """Number of actions that cut or replicate, see `kind_rules.py`."""
-        return REPLICATE + 1 if self.every_kind else HALVE + 1
 
     def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the scores of all actions, shape (N, actions), and the expected return, shape (N, 1)."""

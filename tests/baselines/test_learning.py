@@ -1,5 +1,6 @@
 """What learned solvers share: features, training that survives a kill, cards, and which weights serve a task."""
 
+import dataclasses
 import json
 import math
 
@@ -12,9 +13,10 @@ from torch import nn
 
 from baselines.learning.encoder import FEATURES, mlp, table_features
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.training import CHECKPOINT, Learner, TrainingError, _Loop
+from baselines.learning.training import CHECKPOINT, Learner, TrainingError, TrainingOracle, _Loop
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
 from shardgym import InputError, NoFeasiblePlanError, ShardingPlan, load_suite, make_cost, make_solver
+from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.tasks import training_tasks
 from shardgym.records import CONFIG, Record
 
@@ -102,11 +104,29 @@ def test_training_tasks_share_no_table_with_the_suite():
         training_tasks(["tiny-v1", "published-v1"], 2)
 
 
-def test_same_seed_same_weights(toy_task):
-    state = torch.get_rng_state()
-    first, again, other = (Toy().fit([toy_task], COST, seed) for seed in (1, 1, 2))
-    assert first.weights_digest == again.weights_digest != other.weights_digest
-    assert torch.equal(state, torch.get_rng_state())
+def test_another_seed_gives_other_weights(toy_task):
+    assert len({Toy().fit([toy_task], COST, seed).weights_digest for seed in (1, 2)}) == 2
+
+
+def test_hidden_ids_do_not_count_in_training(toy_task):
+    ids = np.array([1.0, 0, 0, 0, 0])
+    replace = dataclasses.replace
+
+    class WithIds(RooflineCost):
+        ids_hidden = True
+
+        def evaluate(self, task, plans):
+            costs = super().evaluate(task, plans)
+            return [replace(cost, per_device=cost.per_device + ids, ids_hidden=self.ids_hidden) for cost in costs]
+
+    plans = [ShardingPlan.table_wise(toy_task, devices) for devices in ([0, 1, 0], [1, 0, 0])]
+    cost = WithIds()
+    hidden = TrainingOracle(cost).price_plans(toy_task, plans)
+    totals = [answer.total_ms for answer in cost.evaluate(toy_task, plans)]
+    np.testing.assert_allclose(hidden.sum(axis=2).max(axis=1), totals)
+    cost.ids_hidden = False
+    shown = TrainingOracle(cost).price_plans(toy_task, plans)
+    np.testing.assert_allclose(shown - hidden, np.broadcast_to(ids, shown.shape), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -172,6 +192,9 @@ def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_pat
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
     with pytest.raises(InputError, match=r"other setting learning_rate \(0.1, not 0.2\), tasks, seed \(0, not 1\): "):
         Toy(learning_rate=0.2).fit([toy_task] * 3, COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
+    other = dataclasses.replace(toy_task, batch_size=7)
+    with pytest.raises(InputError, match=r"other validation: "):
+        Toy().fit([toy_task], COST, validation=[other], checkpoint_dir=tmp_path, steps=2, resume=True)
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-40])
     with pytest.raises(InputError, match=r"checkpoint.pt: damaged, or no checkpoint of a solver's training"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)

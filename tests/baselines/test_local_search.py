@@ -10,7 +10,7 @@ from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 from baselines.greedy import LPTWhole
 from baselines.local_search import Annealing, LocalSearch, RandomSearch, draw_placements
 from baselines.queries import Queries, SearchRun
-from shardgym import InputError, ShardingPlan, load_suite, make_cost
+from shardgym import InputError, Shard, ShardingPlan, load_suite, make_cost
 from shardgym.costs.ties import quantized
 from shardgym.evaluation.solver import Budget, Incumbent
 
@@ -35,6 +35,26 @@ def test_no_move_and_no_swap_improves_on_the_result():
     )
     assert after < before
     assert after <= min(others) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("search", [LocalSearch, Annealing])
+@pytest.mark.parametrize("first", ["replicas", "rows"])
+def test_a_given_plan_of_other_kinds_is_replaced_by_a_cheaper_one_alone(search, first):
+    """One of several holders cannot move; the searches start elsewhere, and every plan costs what they say."""
+    task, cost = task_of(VARIED, (2**30,) * 3), make_cost("roofline")
+    table = task.tables[0]
+    shards = [Shard.whole(table, number % 3) for number, table in enumerate(task.tables)]
+    if first == "replicas":
+        shards[:1] = [Shard.whole(table, 0, 1, 2)]
+    else:
+        columns = (0, table.embedding_dim)
+        shards[:1] = [Shard(table.name, (0, 7), columns, 0), Shard(table.name, (7, table.num_embeddings), columns, 1)]
+    given, found = ShardingPlan.of(task, shards), []
+    plan = search(queries=200).solve(task, cost, initial_plan=given, observer=lambda *one: found.append(one))
+    before, *costs = (answer.total_ms for answer in cost.evaluate(task, [given, *(made for made, _ in found)]))
+    np.testing.assert_allclose(costs, [ms for _, ms in found], rtol=1e-6)
+    assert found[-1][0] == plan
+    assert costs[-1] <= before
 
 
 def test_splits_help_where_one_table_is_costlier_than_all_others():

@@ -10,7 +10,7 @@ import shardgym
 from baselines.milp.kinds import exchanges_of, kinds_of, shards_of
 from baselines.milp.program import Program
 from baselines.milp.solver import Milp, equal_devices
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
+from shardgym import EmbeddingTable, RangeIds, Shard, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.links import LOADS, link_prices, transfer_ms
 from shardgym.costs.shard_keys import ShardKey
 
@@ -66,6 +66,7 @@ TASKS = {
     "heavy in domains": make_task([HEAVY, SHAPES[3]], [2**30] * 4, fast_domain_size=2, intra_bandwidth=1e13,
                                   inter_bandwidth=1e11, **GPU),
     "a domain of one": make_task(SHAPES[:3], [2**30] * 3, fast_domain_size=2, inter_bandwidth=2e9, **GPU),
+    "hot rows": make_task([(4000, 8, 20.0, RangeIds((0.97, 0.01, 0.01, 0.01))), SHAPES[2]], [50_000] * 4),
     "one device": make_task(SHAPES[:2], [2**30]),
     "small and busy": make_task([(100, 4, 40.0)] * 3, [2**30] * 4, 65536, device="h100", intra_bandwidth=1e9),
 }  # fmt: skip

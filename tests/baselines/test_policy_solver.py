@@ -13,7 +13,6 @@ import shardgym
 from baselines.learning.policy_solver import PolicySolver, scores_of
 from baselines.learning.weights import SolverCard
 from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
-from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.evaluation.conformance import check_solver
 
 TABLE, COLUMN, ANY = (f"ShardGym/{name}Wise-v0" for name in ("Table", "Column", "Any"))
@@ -42,6 +41,18 @@ class Layers(nn.Module):
 
     def forward_inference(self, batch):
         return {"action_dist_inputs": self(batch["obs"])}
+
+
+class TwoParts(nn.Module):
+    """An encoder and what it calls its policy."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(67, 8)
+        self.policy = nn.Linear(8, 4)
+
+    def forward(self, observations):
+        return self.policy(self.encoder(observations["obs"]))
 
 
 class OfRllib:
@@ -90,9 +101,20 @@ def test_a_dead_end_of_one_episode_is_none_of_the_solver():
     plan.validate(task)
 
 
+def test_episodes_that_are_over_need_no_scores():
+    """Of an episode that is over no action is valid, and a masked softmax of nothing is NaN."""
+    task = load_suite("quick-v2")[0]
+
+    def masked(seen):
+        return np.where(seen["action_mask"].any(axis=1, keepdims=True), 0.0, np.nan) * seen["action_mask"]
+
+    PolicySolver(masked, COLUMN, samples=8, **TIMED).solve(task, COST).validate(task)
+
+
 def test_a_policy_of_stable_baselines():
     contrib = pytest.importorskip("sb3_contrib")
     from baselines.ppo.policies import SetPolicy
+    from shardgym.envs.sb3 import NativeVecEnv
 
     envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v2", autoreset_mode="SameStep", **TIMED))
     model = contrib.MaskablePPO(SetPolicy, envs, n_steps=16, batch_size=16, seed=0, device="cpu")
@@ -159,6 +181,11 @@ def test_a_saved_policy_is_a_solver_by_its_folder(tmp_path, monkeypatch):
         "baselines.learning.policy_solver:PolicySolver", settings={"folder": str(tmp_path / "policy")}
     )
     assert report.ok, report.table()
+
+    whole = PolicySolver(TwoParts(), TABLE, flat=("obs", "mask"), max_devices=4, **TIMED)
+    whole.save("whole", "trained:TwoParts")
+    assert PolicySolver.load("whole").weights_digest == whole.weights_digest
+    assert PolicySolver.load("whole").solve(task, COST) == whole.solve(task, COST)
 
     damaged = json.loads((tmp_path / "policy" / "card.json").read_text())
     (tmp_path / "policy" / "card.json").write_text(json.dumps(damaged | {"weights_sha256": "0" * 64}))

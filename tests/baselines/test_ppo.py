@@ -46,54 +46,43 @@ def test_by_competing_alone_a_policy_gets_better(monkeypatch):
     assert solver.card.oracle_queries > 10 * 4 * 32 * 6
 
 
-def test_the_decisions_that_lead_to_a_plan_are_found(network):
-    """Played again, they end with the same contents of all devices; there are no more halvings than the limit."""
-    cost = make_cost("simulator")
-    followed = 0
-    most_cut = (0, None, None)
-    for task in training_tasks(["dlrm4-v2", "tight8-v2"], 8):
-        episodes = Episodes(task, cost, "lookup", splits=16)
-        plan = NeuroShard().solve(task, cost)
-        decisions = episodes.follow(plan)
+@pytest.mark.parametrize(
+    ("env", "suites", "count", "least", "solver", "kinds"),
+    [
+        ("ColumnWise", ["dlrm4-v2", "tight8-v2"], 8, 5, NeuroShard(), {0, 1}),
+        ("AnyWise", "dlrm8-gpu-v1", 4, 1, NeuroShardPlus(8), {0, 1, 3}),
+        ("AnyWise", "nodes16-v1", 2, 1, NeuroShardPlus(8), {0, 1, 2}),
+    ],
+)
+def test_the_decisions_that_lead_to_a_plan_are_found(env, suites, count, least, solver, kinds):
+    """Played again, they end with the same contents of all devices, and each plan needs so many halvings.
+
+    Columns that no halving makes become several shards of one device; rows and replicas are where they were.
+    """
+    seen, followed, most_cut = set(), 0, (0, None, None)
+    settings = {"splits": 64, "every_kind": True} if env == "AnyWise" else {"splits": 16}
+    for task in training_tasks(suites, count):
+        plan = solver.solve(task, COST)
+        decisions = Episodes(task, COST, "lookup", **settings).follow(plan)
         if not decisions:
             continue
         followed += 1
-        assert all(step.valid[0, step.chosen[0]] for step in decisions)
-        actions = [int(step.chosen[0]) for step in decisions]
-        env = gymnasium.make("ShardGym/ColumnWise-v0", tasks=[task], cost=cost, **ENV_ARGUMENTS["ColumnWise"])
-        observation, info = env.reset(seed=0)
-        for step, action in zip(decisions, actions, strict=True):
-            seen = observations_of(step.table, step.devices, step.rest)
-            for name, values in seen.items():
-                np.testing.assert_allclose(values[0], observation[name], atol=1e-6)
-            observation, _, _, _, info = env.step(action)
-        assert contents(info["plan"], task) == contents(plan, task)
-        most_cut = max(most_cut, (len(plan.shards) - task.num_tables, task, plan), key=lambda of_task: of_task[0])
-    assert followed > 4
-    _, task, plan = most_cut
-    assert Episodes(task, cost, "lookup", splits=1).follow(plan) == []
-
-
-@pytest.mark.parametrize(("suite", "count", "kinds"), [("dlrm8-gpu-v1", 4, {0, 1, 3}), ("nodes16-v1", 2, {0, 1, 2})])
-def test_plans_of_all_kinds_are_followed(suite, count, kinds):
-    """Columns that no halving makes become several shards of one device; rows and replicas are where they were."""
-    seen = set()
-    for task in training_tasks(suite, count):
-        plan = NeuroShardPlus(8).solve(task, COST)
-        episodes = Episodes(task, COST, "lookup", splits=64, every_kind=True)
-        decisions = episodes.follow(plan)
-        if not decisions:
-            continue
-        env = gymnasium.make("ShardGym/AnyWise-v0", tasks=[task], cost=COST, **ENV_ARGUMENTS["AnyWise"])
-        observation, info = env.reset(seed=0)
+        played = gymnasium.make(f"ShardGym/{env}-v0", tasks=[task], cost=COST, **ENV_ARGUMENTS[env])
+        observation, info = played.reset(seed=0)
         for step in decisions:
+            action = int(step.chosen[0])
+            assert step.valid[0, action]
             for name, values in observations_of(step.table, step.devices, step.rest).items():
                 np.testing.assert_allclose(values[0], observation[name], atol=1e-6)
-            observation, _, _, _, info = env.step(int(step.chosen[0]))
-            seen.add(max(0, int(step.chosen[0]) - task.num_devices + 1))
+            observation, _, _, _, info = played.step(action)
+            seen.add(max(0, action - task.num_devices + 1))
         for device in range(task.num_devices):
             assert held_cells(info["plan"], task, device) == held_cells(plan, task, device)
+        most_cut = max(most_cut, (len(plan.shards) - task.num_tables, task, plan), key=lambda of_task: of_task[0])
     assert kinds <= seen
+    assert followed >= least
+    _, task, plan = most_cut
+    assert Episodes(task, COST, "lookup", **settings | {"splits": 1}).follow(plan) == []
 
 
 def held_cells(plan, task, device):

@@ -25,7 +25,8 @@ class AnyWiseEnv(PlacementEnv):
       rest.
     - D: halve the shard by columns, as in `ColumnWiseEnv`; halves have as many holders as the shard had.
     - D + 1: cut the shard by rows. It stays at the head, and its holders become the devices of a fast domain, if there
-      are several domains of one size. A second cut makes all devices its holders.
+      are several domains of one size. A second cut makes all devices its holders, as the first does of an unpooled
+      table.
     - D + 2: replicate the table: all devices get all of it, at once.
 
     These are TorchRec's only ways to cut rows. There is no halving by rows, because halves would have to be halved

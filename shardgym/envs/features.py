@@ -86,7 +86,7 @@ def empty_devices(capacity: Floats) -> Float32s:
     exists = capacity >= 0
     features = np.zeros((len(capacity), len(DEVICE_FEATURES)), np.float32)
     features[exists, :2] = 1.0
-    features[exists, 2] = capacity[exists] / capacity.max()
+    features[exists, 2] = capacity[exists] / max(capacity.max(), 1.0)
     return features
 
 

@@ -74,6 +74,8 @@ class NativeVecEnv(VecEnv):
 
     def reset(self) -> Observation:
         """Start episodes in all environments, with the seeds and options that were set."""
+        if len({frozenset(own) for own in self._options}) > 1:
+            raise InputError("options: expected the same names for all environments; their values may differ")
         options = {name: [own[name] for own in self._options] for name in self._options[0]}
         observations, infos = self.envs.reset(seed=self._seeds, options=options)  # type: ignore[arg-type]
         self.reset_infos = [info_of_row(infos, row) for row in range(self.num_envs)]
@@ -136,5 +138,8 @@ def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dic
     info = {}
     for name, values in infos.items():
         if not name.startswith("_") and name not in but and infos[f"_{name}"][row]:
-            info[name] = values[row] if values.dtype == np.object_ else values.item(row)
+            if isinstance(values, dict):  # of a wrapper
+                info[name] = {key: of_key[row] for key, of_key in values.items()}
+            else:
+                info[name] = values[row] if values.dtype == np.object_ else values.item(row)
     return info

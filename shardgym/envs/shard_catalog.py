@@ -184,6 +184,7 @@ class ShardCatalog:
         amounts[:, FREE_BYTES] = amounts[:, BYTES]
         capacity = np.full(self._max_devices, -1.0)
         capacity[: task.num_devices] = task.capacity_bytes
+        largest_device = max(capacity.max(), 1.0)
         totals = [sizes.sum(), dims.sum(), lookups[queue].sum(), len(dims), sum(task.capacity_bytes)]
         scale = [totals[BYTES], totals[COLUMNS], totals[LOOKUPS] or 1.0, totals[SHARDS]]
 
@@ -194,10 +195,10 @@ class ShardCatalog:
             "amounts": amounts, "bytes": amounts[:, BYTES], "key": key[self._order], "half": np.array(halves),
             "halvable": np.array(halves) > 0, "position": position, "rows": rows[position],
             "width": width, "width_share": width / dims[position],
-            "features": shard_features(task, position, amounts, scale, capacity.max()),
+            "features": shard_features(task, position, amounts, scale, largest_device),
         }  # fmt: skip
         if self._limits.every_kind:
-            figures, kinds = with_kinds(task, figures, len(self.shard), scale, capacity.max(), replicas=self._replicas)
+            figures, kinds = with_kinds(task, figures, len(self.shard), scale, largest_device, replicas=self._replicas)
             self.kind.append(**kinds)
         positions = figures["position"].tolist()
         first = self.shard.append(

@@ -116,9 +116,13 @@ class _MoreShards:
         ordered = np.array([position_matters(table) for table in self._task.tables])[self._shards[0]["position"]]
         of = np.flatnonzero(can_be & ~ordered)
         numbers = self._add(of, holders, block[of])
+        added = self._shards[-1]
         last = self._kinds[-1]["last"]
         uneven = np.flatnonzero(rest[of] < block[of])
         last[uneven] = self._add(of[uneven], holders, rest[of[uneven]])
+        last_bytes = added["bytes"].copy()
+        last_bytes[uneven] = self._shards[-1]["bytes"]
+        added["amounts"][:, FREE_BYTES] = (holders - 1) * added["bytes"] + last_bytes
         found = self._by_single(of, numbers)
         of = np.flatnonzero(can_be & ordered)
         if len(of):
@@ -128,6 +132,8 @@ class _MoreShards:
             numbers = self._add(each, holders, part_rows, place * block[each]).reshape(-1, holders)
             self._kinds[-1]["last"].reshape(-1, holders)[:, 0] = numbers[:, -1]
             self._kinds[-1]["step"].reshape(-1, holders)[:, 0] = 1
+            of_all = self._shards[-1]["bytes"].reshape(-1, holders).sum(axis=1)
+            self._shards[-1]["amounts"][::holders, FREE_BYTES] = of_all
             found[of] = numbers[:, 0]
         return found
 
@@ -135,12 +141,10 @@ class _MoreShards:
         """Add tables that all devices hold; return their numbers by shard with one holder, 0 for none."""
         of = np.flatnonzero(self._least_shards == 1)
         holders = self._task.num_devices
-        numbers = self._add(of, holders, self._shards[0]["rows"][of])
+        numbers = self._add(of, holders, self._shards[0]["rows"][of], replicated=True)
         kinds = self._kinds[-1]
-        kinds["replicated"][:] = True
         kinds["on_device"][:, [COLUMNS, LOOKUPS]] /= holders
-        amounts = self._shards[-1]["amounts"]
-        amounts[:, FREE_BYTES] = holders * amounts[:, BYTES]
+        self._shards[-1]["amounts"][:, FREE_BYTES] = holders * self._shards[-1]["bytes"]
         return self._by_single(of, numbers)
 
     def joined(self) -> tuple[Figures, Figures]:
@@ -151,13 +155,26 @@ class _MoreShards:
         ]
         return joined[0], joined[1]
 
-    def _add(self, of: Ints, holders: int, rows: Ints, first_row: Ints | None = None) -> Ints:
+    def _add(
+        self, of: Ints, holders: int, rows: Ints, first_row: Ints | None = None, *, replicated: bool = False
+    ) -> Ints:
         """Add entries like those at `of`, for so many holders with so many rows each; return their numbers."""
         shards = {name: array[of] for name, array in self._shards[0].items()}
         row_share = rows / shards["rows"]
         on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]
-        # Bytes are a whole number for each row: this is exact.
-        on_device[:, BYTES] = shards["bytes"] / shards["rows"] * rows
+        if self._task.step_memory is None:
+            # Bytes are a whole number for each row: this is exact.
+            on_device[:, BYTES] = shards["bytes"] / shards["rows"] * rows
+        else:
+            firsts = np.zeros_like(rows) if first_row is None else first_row
+            numbers_of = (shards["position"].tolist(), rows.tolist(), shards["width"].tolist(), firsts.tolist())
+            on_device[:, BYTES] = [
+                self._task.block_bytes(
+                    self._task.tables[position], num_rows, width, first_row=first,
+                    num_holders=holders if replicated else 1,
+                )
+                for position, num_rows, width, first in zip(*numbers_of, strict=True)
+            ]  # fmt: skip
         on_device[:, SHARDS] = 1
         if first_row is not None:
             tables = [self._task.tables[position] for position in shards["position"].tolist()]
@@ -171,7 +188,7 @@ class _MoreShards:
         in_domain = np.full(len(of), holders < self._task.num_devices)
         self._kinds.append(
             kinds | {"holders": np.full(len(of), holders), "last": numbers.copy(), "in_domain": in_domain,
-                     "row_share": row_share, "on_device": on_device}
+                     "replicated": np.full(len(of), replicated), "row_share": row_share, "on_device": on_device}
             | ({} if first_row is None else {"first_row": first_row})
         )  # fmt: skip
         return numbers

@@ -8,9 +8,10 @@ import pytest
 from env_toys import masked_rollout, plans_reached, play, random_task
 from sums import even_share_ms
 
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, make_cost
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, StepMemory, Topology, ZipfIds, make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
+from shardgym.envs.features import DEVICE_FEATURES
 from shardgym.envs.game import Game, Rules
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import SplitLimits
@@ -65,6 +66,29 @@ def test_rows_are_cut_as_torchrec_cuts_them(actions, kind, shards):
     assert info["plan"] == ShardingPlan.of(task, [Shard("t", *shard) for shard in shards])
     assert info["plan"].kind_of("t", task) == kind
     assert reward == -RooflineCost().evaluate(task, [info["plan"]])[0].total_ms
+
+
+@pytest.mark.parametrize("domain", [4, 2])
+def test_memory_of_steps_is_that_of_plans(domain):
+    """Pieces of rows put out sums for all samples, and replicas have dense gradients, but send no ids."""
+    rng, kinds = np.random.default_rng(3), set()
+    tables = [EmbeddingTable(f"t{n}", 40 + 9 * n, 16, 4.0 + n) for n in range(3)]
+    tables.append(EmbeddingTable("hot", 64, 16, 9.0, ZipfIds(1.2, row_order="by_frequency")))
+    task = on_four(*tables, memory_bytes=90_000, domain=domain, step_memory=StepMemory(reserved_bytes=(0, 999, 0, 0)))
+    env = AnyWiseEnv(tasks=[task], max_splits=2)
+    for _ in range(150):
+        observation, info = env.reset()
+        while "outcome" not in info:
+            action = rng.choice(np.flatnonzero(observation["action_mask"]))
+            observation, _, _, _, info = env.step(action)
+        if info["outcome"] == "complete":
+            plan = info["plan"]
+            plan.validate(task)
+            used = [sum(shard.bytes(task) for shard in plan.on(device)) for device in range(4)]
+            free = observation["devices"].reshape(4, -1)[:, DEVICE_FEATURES.index("free_share")]
+            assert free == pytest.approx(1 - np.array(used) / task.capacity_bytes, abs=1e-5)
+            kinds |= {plan.kind_of(table.name, task) for table in tables}
+    assert kinds >= {"table_wise", "column_wise" if domain == 4 else "table_row_wise", "row_wise", "data_parallel"}
 
 
 def ways(table, *, halved):

@@ -91,6 +91,8 @@ def test_a_device_whose_memory_is_all_reserved_is_full():
     devices = dict(zip(DEVICE_FEATURES, observe(task=reserved)["devices"].reshape(3, -1).T, strict=True))
     assert devices["exists"].tolist() == [1, 1, 0]
     assert devices["free_share"].tolist() == [1, 0, 0]
+    nothing = dataclasses.replace(TASK, step_memory=StepMemory(reserved_bytes=2**40))
+    assert all(np.isfinite(values).all() for values in observe(task=nothing).values())
 
 
 def test_observations_do_not_share_memory_with_the_environment():

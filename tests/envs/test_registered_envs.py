@@ -76,6 +76,7 @@ def test_the_spec_survives_json_when_arguments_are_names(env_id, option_set):
     text = env.spec.to_json()
     again = gymnasium.make(EnvSpec.from_json(text))
     assert json.loads(text)["kwargs"]["suite"] == "quick-v2"
+    assert again.get_wrapper_attr("cost").hardware == "roofline-a100"
     for one, other in zip(masked_rollout(env, 0), masked_rollout(again, 0), strict=True):
         assert data_equivalence(one, other, exact=True)
 

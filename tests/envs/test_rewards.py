@@ -35,12 +35,6 @@ def test_dense_and_terminal_returns_are_equal(env_id, simulator):
     np.testing.assert_allclose([r for r, _ in dense], [r for r, _ in terminal], rtol=1e-12)
 
 
-def test_the_penalty_bounds_the_return_of_complete_plans_too():
-    steps = play(TableWiseEnv(tasks=[halvable_task([16, 8])], reward="dense", penalty=-1e-6), [0, 0])
-    assert steps[-1][4]["outcome"] == "complete"
-    assert sum(step[1] for step in steps) == pytest.approx(-1e-6)
-
-
 @pytest.mark.parametrize("plans", [True, False])
 def test_an_infeasible_width_costs_the_penalty_in_all(plans):
     env = TableWiseEnv(tasks=[odd_task(EmbeddingTable("even", 10, 8))], reward="dense", plans=plans)

@@ -99,6 +99,20 @@ def test_options_hold_for_the_next_reset():
     venv.set_options([{"task_index": row} for row in range(3)])
     venv.reset()
     assert [info["task_index"] for info in venv.reset_infos] == [0, 1, 2]
+    venv.set_options([{}, {"task_index": 1}, {}])
+    with pytest.raises(InputError, match="options: expected the same names for all environments"):
+        venv.reset()
+
+
+def test_wrappers_of_gymnasium_may_be_below():
+    envs = native(TABLE_WISE, 2, tasks=make_tasks(), autoreset_mode="SameStep")
+    venv = NativeVecEnv(gymnasium.wrappers.vector.RecordEpisodeStatistics(envs))
+    venv.reset()
+    dones = np.zeros(2, dtype=bool)
+    while not dones.any():
+        _, _, dones, infos = venv.step(np.stack(venv.env_method("action_masks")).argmax(axis=1))
+    row = int(dones.argmax())
+    assert venv.reset_infos[row]["episode"]["l"] == infos[row]["episode"]["l"] > 0
 
 
 @pytest.mark.parametrize("env_id", [COLUMN_WISE, ANY_WISE])

@@ -90,11 +90,6 @@ def test_a_failed_measurement_earns_the_penalty_and_keeps_the_plan(cost, reason)
     info["plan"].validate(TIGHT)
 
 
-def test_cost_settings_reach_the_cost_model():
-    env = TableWiseEnv(tasks=[ROOMY], cost="roofline", cost_settings={"hardware": "h100"})
-    assert play(env, [0] * 5)[-1][4]["cost"].hardware == "roofline-h100"
-
-
 @pytest.mark.parametrize(
     ("widths", "limits", "actions", "shard"),
     [

@@ -66,7 +66,7 @@ def run_again(part: Part, out: Path, seconds: float) -> list[str]:
     for words in (command, ["verify", str(out)]):
         with subprocess.Popen([sys.executable, "-m", "shardgym", *words]) as process:
             try:
-                code = process.wait(seconds if part.cost == "fbgemm" else None)
+                code = process.wait(seconds if part.cost == "fbgemm" and words is command else None)
             except subprocess.TimeoutExpired:
                 process.terminate()  # what is recorded stays
                 code = 0
@@ -84,7 +84,8 @@ def compare(part: Part, old: list[Result], new: list[Result]) -> list[str]:
     shared = costs[0].keys() & costs[1].keys()
     rows = []
     failed = []
-    for solver in sorted({name for _, name in shared}):
+    # A solver that had plans on the board may have none any more.
+    for solver in sorted({r.solver for r in new} & {name for _, name in costs[0]}):
         tasks = [task for task, name in shared if name == solver and (task, BASE) in shared]
         logs = np.array([np.log(costs[1][task, solver] / costs[0][task, solver]) for task in tasks])
         if part.cost == "fbgemm":

@@ -15,7 +15,8 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError
-from shardgym.evaluation.result import Result, RunInfo, read_records, read_task, record_files
+from shardgym.evaluation.result import Result, RunInfo, read_records, record_files
+from shardgym.evaluation.store import read_task
 from shardgym.evaluation.verify import EXACT
 from shardgym.files import read_text
 from shardgym.records import parse_json

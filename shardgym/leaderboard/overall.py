@@ -129,7 +129,8 @@ def overall(folder: Path) -> Overall:
         known = np.isfinite(boards[name].bound_ms)
         for own in everyone[name]:
             near = own.seed_ms[:, known] <= (1 + PROVEN) * boards[name].bound_ms[known]
-            proven[own.solver] += near.ravel().tolist()
+            has_record = own.failed[:, known] | np.isfinite(own.seed_ms[:, known])
+            proven[own.solver] += near[has_record].tolist()
     rows = [
         OverallRow(
             solver=solver,

@@ -52,27 +52,26 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
-def mean_interval(values: Floats, level: float = LEVEL) -> Interval | None:
+def mean_interval(values: Floats) -> Interval | None:
     """Return the interval of a mean over tasks: of the values that the two tests do not tell from it.
 
     Args:
         values: one per task, shape (T,).
-        level: probability that the interval misses the mean.
 
     Returns:
-        None for fewer than `MIN_TASKS` tasks, and where these are too few for such a level.
+        None for fewer than `MIN_TASKS` tasks.
     """
     from scipy import stats
 
     num_tasks = len(values)
-    subsets = _subsets(num_tasks) if num_tasks >= MIN_TASKS else np.zeros((0, 0))
-    left_out = int(level / 2 * (len(subsets) + 1) + 1e-9)
-    if not left_out:
+    if num_tasks < MIN_TASKS:
         return None
+    subsets = _subsets(num_tasks)
+    left_out = int(LEVEL / 2 * (len(subsets) + 1) + 1e-9)
     means = np.sort(subsets @ values / subsets.sum(axis=1))
     flips = Interval(float(means[left_out - 1]), float(means[-left_out]))
     centre, error, bend = (float(part) for part in _moments(values))
-    limit = float(stats.t.isf(level / 2, num_tasks - 1))
+    limit = float(stats.t.isf(LEVEL / 2, num_tasks - 1))
     ends = [centre - error * _untransformed(end, bend) for end in (limit, -limit)]
     return Interval(min(flips.low, ends[0]), max(flips.high, ends[1]))
 

@@ -19,7 +19,7 @@ from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.ranking import BASE, Ranking, Row
 from shardgym.leaderboard.statistics import MIN_TASKS
-from shardgym.tasks.suites import load_suite, suite_names
+from shardgym.tasks.suites import shipped_suite
 
 FORMATS = {"text": "simple", "md": "github"}
 
@@ -60,7 +60,8 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, link: str = PAGE
 def title(ranking: Ranking) -> str:
     """Return e.g. "dlrm4-v2: 3 of 600 tasks, judged by fbgemm on cpu-amd-epyc-2c"."""
     run = ranking.board.run
-    size = len(load_suite(run.suite)) if run.suite in suite_names() else run.num_tasks
+    suite = shipped_suite(run.suite)
+    size = run.num_tasks if suite is None else len(suite)
     number = str(size) if run.num_tasks == size else f"{run.num_tasks} of {size}"
     on = "" if run.hardware == run.judge else f" on {run.hardware}"
     place = "" if ranking.board.place is None else f", {ranking.board.place}"
@@ -162,8 +163,10 @@ def _judge(ranking: Ranking) -> str:
     base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"
     limit = ""
     if run.time_limit_s is not None:
-        late = sum(result.solve_time_s > 1.1 * run.time_limit_s for result in board.results)
-        over = f", exceeded by over 10 % in {late} of {len(board.results)} records" if late else ""
+        late = Counter(result.solver for result in board.results if result.solve_time_s > 1.1 * run.time_limit_s)
+        of_solvers = ", ".join(f"{solver} {number}" for solver, number in late.items())
+        of_all = f"{late.total()} of {len(board.results)} records ({of_solvers})"
+        over = f", exceeded by over 10 % in {of_all}" if late else ""
         limit = f"Time limit per plan: {run.time_limit_s:g} s{over}. "
     is_learned = getattr(registered_class(run.judge), "learned", False)
     other = ", another network" if is_learned and run.judge == run.oracle else ""

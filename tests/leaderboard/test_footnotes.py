@@ -23,7 +23,7 @@ def test_a_table_has_three_lines_below(tmp_path):
     outcomes = {"mine": [1.0, 2.0], "other": [1.0, "infeasible"]}
     assert footer(rank(board_of(tmp_path, outcomes, time_limit_s=0.4))) == [
         "Judge: lab-cost 1 on lab, modelled. Oracle: roofline. Time limit per plan: 0.4 s, exceeded by over 10 % in 4 "
-        "of 4 records. Solvers ran with seed 0; lpt, the base, has no cost here.",
+        "of 4 records (mine 2, other 2). Solvers ran with seed 0; lpt, the base, has no cost here.",
         "Failed: 1 of 4 records, not counted: solvers that failed have no rank. Fewer than 6 tasks: no ranks, no "
         "intervals.",
         "Columns, ranks and intervals: docs/boards.md.",

@@ -99,13 +99,14 @@ def test_models_have_columns_of_their_own(tmp_path):
 def test_plans_near_a_lower_bound_are_proven(tmp_path):
     """Costs of 1 and 2 over a bound of 0.96: four of six plans are within 5 %, a failure is not."""
     boards_of(tmp_path, OUTCOMES)
-    table = {BASE: ONES, "mine": [1.0, 1.0, 1.0, 1.0, 2.0, "error"]}
+    table = {BASE: ONES, "mine": [1.0, 1.0, 1.0, 1.0, 2.0, "error"], "some": [1.0, 2.0, *[None] * 4]}
     boards_of(tmp_path, {"production-v1": table}, "gpu", "gpu-modelled")
     folder = tmp_path / "production-v1-gpu"
     bounds = {"judge": "gpu", "judge_version": "1", "bounds_ms": {}}
     bounds["bounds_ms"] = {result.task_hash: 0.96 for result in load_boards([folder])[0].results}
     (folder / "bounds.json").write_text(json.dumps(bounds))
     assert row_of(tmp_path, "mine").proven == pytest.approx(4 / 6)
+    assert row_of(tmp_path, "some").proven == 0.5  # of its plans
     assert math.isnan(row_of(tmp_path, "other").proven)
     assert "Proven: plans at most 5 % above a lower bound, on the 6 tasks with a known bound (production-v1)." in (
         render_overall(overall(tmp_path))

@@ -98,9 +98,8 @@ def test_an_interval_is_that_of_the_normal_distribution_for_many_tasks():
 
 
 def test_six_tasks_have_64_ways_to_flip_signs():
-    """All differences of one sign are 2 of them, 3.1 %, with one that is not 4; a 99 % interval would need 1 of 200."""
+    """All differences of one sign are 2 of them, 3.1 %, with one that is not 4."""
     values = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])
-    assert mean_interval(values, 0.01) is None
     assert mean_interval(values[:5]) is None
     assert [told_from_zero(own) for own in (values, -values, 0 * values)] == [True, True, False]
     assert not told_from_zero(np.array([-1e-3, *values[1:]]))
@@ -117,13 +116,6 @@ def test_ranks_go_from_who_is_ahead_to_who_is_behind():
     ahead = np.zeros((4, 4), dtype=bool)
     ahead[0, 2] = ahead[0, 3] = ahead[1, 2] = True
     assert rank_ranges(ahead) == [(1, 2), (1, 3), (3, 4), (2, 4)]
-
-
-def test_who_is_clearly_ahead_is_cheaper():
-    """Two levels of costs, ten times the noise apart."""
-    noise = np.random.default_rng(0).normal(size=(3, 20))
-    ahead = clearly_ahead(noise + np.array([[10.0], [0.0], [10.0]]))
-    assert np.argwhere(ahead).tolist() == [[1, 0], [1, 2]]
 
 
 def cost(total_ms, error_ms=0.0):

@@ -1,5 +1,6 @@
 """tools/reproduce.py and tools/check_leaderboards.py: what no longer agrees is a failure."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -36,6 +37,32 @@ def test_a_board_agrees_with_itself_and_a_measured_one_with_a_slower_machine(too
     fewer = [r for r in records if r.solver != "random" or r.task_index < 5]
     few = ["quick-v2: random has 5 tasks in common, expected at least 6"]
     assert tool.compare(measured, records, fewer) == few
+
+
+def test_a_solver_that_finds_no_plan_any_more_fails(tool, records):
+    part = tool.PARTS[2]
+    gone = [
+        dataclasses.replace(r, status="infeasible", plan=None, cost=None, reason="no room") if r.solver == "lpt" else r
+        for r in records
+    ]
+    assert "quick-v2: lpt has 0 tasks in common, expected at least 6" in tool.compare(part, records, gone)
+
+
+def test_only_the_measured_run_ends_when_its_time_is_over(tool, monkeypatch, tmp_path):
+    waits = []
+
+    class Program(contextlib.nullcontext):
+        def wait(self, seconds):
+            waits.append(seconds)
+            return 0
+
+        def __enter__(self):
+            return self
+
+    monkeypatch.setattr(tool.subprocess, "Popen", Program)
+    for part in tool.PARTS:
+        assert tool.run_again(part, tmp_path, 60.0) == []
+    assert waits == [None, None, None, None, 60.0, None]
 
 
 @pytest.mark.parametrize(("number", "factor"), [(0, 1.02), (2, 1.5)])

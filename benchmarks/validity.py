@@ -47,8 +47,6 @@ SOLVERS: dict[str, dict[str, Any]] = {
 #: Launches of the real step in a pass, each with ids of its own, and turns of a plan in each.
 LAUNCHES = 2
 TURNS = 2
-#: Of the measured cost, as for the boards.
-BOARD_EFFORT = {"rounds": 3}
 #: Good neighbours are at most so much costlier than the best plan, by the oracle, and the other ones so much.
 _GOOD = 1.1
 _WORSE = 2.0
@@ -197,7 +195,7 @@ def real_ms(task: ShardingTask, plans: list[ShardingPlan], launch: int) -> list[
 
 def fbgemm_ms(task: ShardingTask, plans: Sequence[ShardingPlan], turn: int, **effort: Any) -> list[float]:
     """Return the measured ms of each plan, by new processes; `effort` is that of the boards by default."""
-    with make_cost("fbgemm", **(effort or BOARD_EFFORT), seed=turn, comm="measured") as cost:
+    with make_cost("fbgemm", **effort, seed=turn, comm="measured") as cost:
         costs = cost.evaluate(task, plans)
     for plan_cost in costs:
         if plan_cost.reason is not None:

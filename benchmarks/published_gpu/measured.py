@@ -25,7 +25,8 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import make_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.errors import InputError
-from shardgym.evaluation.result import Result, read_records, read_task
+from shardgym.evaluation.result import Result, read_records
+from shardgym.evaluation.store import read_task
 
 _GIB = 2**30
 

@@ -30,7 +30,7 @@ def node_size(task: ShardingTask) -> int:
     return size if 1 < size < task.num_devices and task.num_devices % size == 0 else 0
 
 
-def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES) -> ShardingPlan:
+def tier_plan(task: ShardingTask, tiers: Sequence[Tiers]) -> ShardingPlan:
     """Return a plan with these cut points.
 
     Rows are ordered by how likely they are, so even cuts of a tier would leave its hot end to the first device. So a
@@ -45,9 +45,9 @@ def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES
     shards: list[Shard] = []
     for table, (everywhere, in_nodes) in zip(task.tables, tiers, strict=True):
         held = [((0, everywhere), tuple(range(devices)))] if everywhere else []
-        for rows, place in _pieces(table, everywhere, in_nodes, load_of_places, stripes):
+        for rows, place in _pieces(table, everywhere, in_nodes, load_of_places):
             held.append((rows, tuple(range(place, devices, size))))
-        for rows, device in _pieces(table, in_nodes, table.num_embeddings, load_of_devices, stripes):
+        for rows, device in _pieces(table, in_nodes, table.num_embeddings, load_of_devices):
             held.append((rows, (device,)))
         # Pieces are valid: checking them takes longer than choosing them.
         columns = 0, table.embedding_dim
@@ -57,15 +57,13 @@ def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES
     return ShardingPlan.of(task, shards)
 
 
-def _pieces(
-    table: EmbeddingTable, first: int, last: int, load: Floats, stripes: int
-) -> list[tuple[tuple[int, int], int]]:
+def _pieces(table: EmbeddingTable, first: int, last: int, load: Floats) -> list[tuple[tuple[int, int], int]]:
     """Return the rows of a tier in pieces, each with its place; the load of places is added to."""
     if first == last:
         return []
     places = len(load)
     found: list[tuple[tuple[int, int], int]] = []
-    for start, stop in _stripes(table, first, last, places, stripes):
+    for start, stop in _stripes(table, first, last, places):
         edges = np.unique(start + (stop - start) * np.arange(places + 1) // places)
         # The hottest rows of a stripe are its first. Sums of equal loads differ by rounding: ties go by position.
         lightest = np.argsort(np.rint(load * 2**20), kind="stable").tolist()
@@ -75,12 +73,12 @@ def _pieces(
     return found
 
 
-def _stripes(table: EmbeddingTable, first: int, last: int, places: int, stripes: int) -> list[tuple[int, int]]:
+def _stripes(table: EmbeddingTable, first: int, last: int, places: int) -> list[tuple[int, int]]:
     """Return the first and the last row of each stripe; one where no rows are hotter than others."""
     if not position_matters(table) or places == 1:
         return [(first, last)]
     begin = min(max(first, places), last)
-    edges: Ints = np.geomspace(begin, last, stripes + 1).astype(np.int64)
+    edges: Ints = np.geomspace(begin, last, STRIPES + 1).astype(np.int64)
     edges[0], edges[-1] = first, last
     edges = np.unique(edges)
     return list(itertools.pairwise(edges.tolist()))

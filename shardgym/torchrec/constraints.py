@@ -30,7 +30,15 @@ from shardgym.plans.plan import Kind
 from shardgym.plans.shard import ComputeKernel, format_devices
 from shardgym.tables.table import EmbeddingTable, Precision
 from shardgym.tasks.task import ShardingTask
-from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_by_torchrec
+from shardgym.torchrec.following import (
+    CUT_KINDS,
+    ROW_KINDS,
+    RUN_BY_TORCHREC,
+    Rule,
+    can_be_on,
+    is_one_of,
+    run_by_torchrec,
+)
 from shardgym.torchrec.model_tables import ModelTable, join_name, split_name
 from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 from shardgym.torchrec.table_cuts import RIGHT_MEANS
@@ -44,8 +52,6 @@ _OUTSIDE = ("key_value_params", "use_virtual_table")
 _KERNELS = frozenset(kernel.value for kernel in EmbeddingComputeKernel)
 #: Where kernels keep rows, if not on the device.
 _WHERE = {"fused_uvm": "in the memory of the host", "fused_uvm_caching": "in the memory of the host"}
-#: Sharding types that cut columns.
-_BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 
 #: The reason for fields that only a plan can follow, where there is no plan.
 NEEDS_PLAN = "a task does not hold them, but ShardGymPlanner follows them"
@@ -311,7 +317,7 @@ def _not_followed(
         why = f"the plan has kernel {sharding.compute_kernel}, which has no cache"
         wishes.append(Wish("cache_params", name, why))
     least = constraint.min_partition
-    if least and kind in _BY_COLUMNS:
+    if least and kind in CUT_KINDS:
         widths = [shard.shard_sizes[1] for shard in sharding.sharding_spec.shards]
         if min(widths) < least:
             wishes.append(Wish("min_partition", name, f"no plan was found with it; a shard has {min(widths)} columns"))

@@ -27,15 +27,15 @@ from shardgym.plans.plan import Kind, ShardingPlan
 from shardgym.plans.shard import COLUMN_UNIT, ComputeKernel, Shard
 from shardgym.tables.table import EmbeddingTable
 from shardgym.tasks.task import ShardingTask
-from shardgym.torchrec.table_cuts import as_run
+from shardgym.torchrec.table_cuts import BY_ROWS, as_run
 
 #: Kinds that TorchRec runs: all but "tiers".
 RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
 #: Kinds that cut rows.
-ROW_KINDS: frozenset[Kind] = frozenset({"row_wise", "table_row_wise", "grid_shard"})
+ROW_KINDS: frozenset[Kind] = frozenset(BY_ROWS)
 
 #: Kinds that cut columns.
-_CUT_KINDS: frozenset[Kind] = frozenset({"column_wise", "table_column_wise", "grid_shard"})
+CUT_KINDS: frozenset[Kind] = frozenset({"column_wise", "table_column_wise", "grid_shard"})
 
 #: Plans that are tried at most to make one cheaper.
 _MOST_TRIED = 3000
@@ -232,15 +232,15 @@ def _uncut(
     plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int
 ) -> ShardingPlan:
     """Return a plan with fewer tables cut by columns where one is found that costs less, else the plan."""
-    asked_for = {name for name, rule in rules.items() if rule.kinds <= _CUT_KINDS}
-    cut = [table for table in task.tables if plan.kind_of(table.name, task) in _CUT_KINDS]
+    asked_for = {name for name, rule in rules.items() if rule.kinds <= CUT_KINDS}
+    cut = [table for table in task.tables if plan.kind_of(table.name, task) in CUT_KINDS]
     cut = [table for table in cut if table.name not in asked_for]
     everything = tuple(table.name for table in cut)
     unpooled = tuple(table.name for table in cut if not table.is_pooled)
     tried = [plan]
     for joined in filter(None, dict.fromkeys([everything, unpooled])):
         whole = {name: rules.get(name, Rule()) for name in joined}
-        whole = {name: rule._replace(kinds=rule.kinds - _CUT_KINDS) for name, rule in whole.items()}
+        whole = {name: rule._replace(kinds=rule.kinds - CUT_KINDS) for name, rule in whole.items()}
         shards = [shard for shard in plan.shards if shard.table not in joined]
         for table in map(task.table, joined):
             widest = max(plan.of_table(table.name), key=lambda shard: shard.num_columns)

@@ -78,7 +78,7 @@ class PlannerSettings:
     calibration: str | Path | None = None
     seed: int = 0  #: seed of the solver
     time_limit_s: float | None = None  #: time limit of the solver, if it takes one
-    #: Optimiser of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
+    #: Optimiser of the tables; by default the attached one, or that of the sharder's `fused_params`, or SGD.
     optimizer: Optimizer | None = None
     #: Memory of a device for everything but tables, by default none. TorchRec's planner keeps 15 % and more; a warning
     #: in the log says if tables use this memory.

@@ -316,7 +316,7 @@ def import_plan(
         task: task with table names of `task_from_model` or `model_from_task`.
         group_size: number of ranks of a plan for one group of `DMPCollection(use_inter_host_allreduce=True)`. Each
             group of as many consecutive devices gets the same shards.
-        strict: refuse a plan with modules without tables in the task, or with caches that plans do not hold.
+        strict: refuse a plan with modules without tables in the task.
 
     Raises:
         UnknownNameError: a table of the plan is not in the task, although others of its module are.

@@ -142,7 +142,7 @@ def collect(
         log = _Log(Path(out), info)
         if log.dropped:
             notices.append("a line cut off by a kill was dropped, and its sample measured again")
-        missing = [sample for sample in wanted if str(sample) not in log.rows]
+        missing = [s for s in wanted if str(s) not in log.rows or str(s) in log.failed]
         bar = progress_bar(shown=progress, total=len(wanted), initial=len(wanted) - len(missing), unit="sample")
         stack.enter_context(bar)
         deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -185,7 +185,7 @@ class _Log:
             write_whole(path, info.to_json(indent=2) + "\n")
         self._folder = folder
         self._path = folder / LOG
-        #: Rows of the data set by sample; and reasons of what has none (yet).
+        #: Rows of the data set by sample; and why a sample has none (yet), or lacks some of its plans.
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.failed: dict[str, str] = {}
         self.dropped = drop_torn_line(self._path) is not None
@@ -202,7 +202,7 @@ class _Log:
         self.failed.pop(sample, None)
         if rows:
             self.rows[sample] = rows
-        else:
+        if reason:
             self.failed[sample] = reason
 
     def write(self, info: DataInfo) -> Summary:

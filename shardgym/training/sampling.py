@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
+from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 from shardgym.tables.ids import expected_row_shares
 from shardgym.tables.pools import load_pool
@@ -36,9 +37,6 @@ T = TypeVar("T")
 #: Who learns from a sample; nobody learns from tests.
 Role = Literal["oracle", "judge", "test"]
 ROLES: tuple[Role, ...] = get_args(Role)
-
-#: The unit in which columns are cut.
-UNIT = 4
 
 #: Kinds of shard sets: single tables, any tables, several shards of few tables; the rest are devices of plans that are
 #: balanced as searches leave them.
@@ -105,7 +103,7 @@ class Space(Record):
             low, high = getattr(self, name)
             if low > high:
                 raise ValueError(f"{name}: expected low <= high, got {low}:{high}")
-        if self.width[0] % UNIT or self.width[1] % UNIT:
+        if self.width[0] % COLUMN_UNIT or self.width[1] % COLUMN_UNIT:
             raise ValueError(f"width: expected multiples of 4, got {self.width[0]}:{self.width[1]}")
         if any(end & (end - 1) for end in self.batch):
             raise ValueError(f"batch: expected powers of two, got {self.batch[0]}:{self.batch[1]}")
@@ -197,7 +195,7 @@ def draw_table(rng: np.random.RandomState, space: Space, role: Role, name: str, 
         # Stretched to the rows of this table, so that the shape of the law stays.
         q = (known.ids.q + 0.5) * rows / known.num_embeddings - 0.5
         law = ZipfIds(s=known.ids.s, q=round(q, 3), lengths="poisson")
-    return EmbeddingTable(name, rows, UNIT, pooling, law, expected_row_shares(law, rows, pooling * batch_size))
+    return EmbeddingTable(name, rows, COLUMN_UNIT, pooling, law, expected_row_shares(law, rows, pooling * batch_size))
 
 
 @functools.cache
@@ -208,13 +206,13 @@ def _laws(role: Role) -> tuple[EmbeddingTable, ...]:
 def draw_width(rng: np.random.RandomState, narrowest: int, widest: int) -> int:
     """Draw a power of two, or any multiple of 4 in one of four cases."""
     if rng.random_sample() < 0.25:
-        return max(narrowest, int(log_number(rng, narrowest, widest)) // UNIT * UNIT)
+        return max(narrowest, int(log_number(rng, narrowest, widest)) // COLUMN_UNIT * COLUMN_UNIT)
     return pick(rng, [width for width in _widths_up_to(widest) if width >= narrowest])
 
 
 def _widths_up_to(most: int) -> list[int]:
     """Return powers of two from 4, and the most itself."""
-    return sorted({UNIT << k for k in range((most // UNIT).bit_length())} | {most})
+    return sorted({COLUMN_UNIT << k for k in range((most // COLUMN_UNIT).bit_length())} | {most})
 
 
 def whole_table(table: EmbeddingTable, width: int) -> ShardSpec:
@@ -232,7 +230,7 @@ def _split_tables(rng: np.random.RandomState, shards: Sequence[ShardSpec], count
             chosen = rng.permutation(parts)[: rng.randint(1, parts + 1)]
             pieces += [shard._replace(rows=ranges[i]) for i in chosen]
         else:
-            width = max(UNIT, shard.width // parts // UNIT * UNIT)
+            width = max(COLUMN_UNIT, shard.width // parts // COLUMN_UNIT * COLUMN_UNIT)
             pieces += [shard._replace(width=width)] * rng.randint(1, min(parts, shard.width // width) + 1)
         if len(pieces) >= count:
             break
@@ -248,11 +246,11 @@ def balanced(
     """
     shards = list(shards)
     for _ in range(cuts):
-        wide = [i for i, shard in enumerate(shards) if shard.width >= 2 * UNIT]
+        wide = [i for i, shard in enumerate(shards) if shard.width >= 2 * COLUMN_UNIT]
         if not wide:
             break
         i = max(wide, key=lambda k: analytic_cost(shards[k]) * rng.uniform(0.7, 1.3))
-        half = shards[i].width // 2 // UNIT * UNIT
+        half = shards[i].width // 2 // COLUMN_UNIT * COLUMN_UNIT
         shards.append(shards[i]._replace(width=shards[i].width - half))
         shards[i] = shards[i]._replace(width=half)
     guesses = [(analytic_cost(s) * math.exp(error * rng.uniform(-1.0, 1.0)), n) for n, s in enumerate(shards)]

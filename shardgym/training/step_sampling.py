@@ -13,12 +13,12 @@ import numpy as np
 
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
+from shardgym.plans.shard import COLUMN_UNIT
 from shardgym.tables.pools import load_pool
 from shardgym.tables.table import EmbeddingTable, Optimizer, Precision
 from shardgym.tasks.task import block_bytes
 from shardgym.tasks.topology import GIB
 from shardgym.training.sampling import (
-    UNIT,
     Role,
     Space,
     balanced,
@@ -100,7 +100,7 @@ def draw_plans(seed: int, role: Role, number: int) -> list[Plan]:
             made = [
                 draw_table(rng, _SPACE, role, f"steps-{role}-{seed}-{number}-{i}", batch_size) for i in range(count)
             ]
-            shards = [whole_table(table, draw_width(rng, UNIT, pick(rng, _WIDEST))) for table in made]
+            shards = [whole_table(table, draw_width(rng, COLUMN_UNIT, pick(rng, _WIDEST))) for table in made]
         if not usual and rng.random_sample() < _MANY_SMALL:
             shards.sort(key=lambda shard: shard.table.pooling_factor)
         limits = np.array(_USUAL_LIMITS) if usual else log_number(rng, _LEAST_SHARE, 1.0) * np.array(_LIMITS)

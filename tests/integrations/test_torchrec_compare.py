@@ -318,6 +318,7 @@ TWO = ["--plan", "torchrec", "--plan", "shardgym"]
         (["m:f", *TWO, "--task", "t.json"], "--task needs --batches: without batches, give the task as MODEL"),
         (["t.json", *TWO, "--batches", "m:f"], "--batches needs a model, got a task: give module:function as MODEL"),
         (["m:f", *TWO, "--batch-size", "8", "--batches", "m:f", "--rows", "0.5"], "give --rows or --batches, not both"),
+        (["m:f", *TWO, "--batch-size", "8", "--rows", "0.7"], "--rows 0.7: expected 1 / N, such as 1 or 0.5"),
         (["m:f", *TWO, "--batch-size", "8", "--batches", "re:sub"], "cannot import 'm'"),
         (["re:sub", *TWO, "--batch-size", "8", "--batches", "re:sup"], "module 're' has no 'sup': did you mean sub?"),
     ],

@@ -61,6 +61,7 @@ class ToyGroup:
     """
 
     broken = False
+    most_shards: float = float("inf")  #: plans with more of them fail
 
     def __init__(self, size, device, timeout_s, domain_size):
         self.size = size
@@ -76,6 +77,8 @@ class ToyGroup:
         if isinstance(job, ReferenceJob):
             return [[_twice_the_reference(own) for own in of_rank] for of_rank in job.of_ranks]
         assert job.plan.num_devices == self.size
+        if sum(len(held.shards) for held in job.plan.whole if held is not None) > self.most_shards:
+            raise MeasurementError("device 0: no memory")
         steps = len(job.batches) - job.warmups
         widths = [0 if held is None else held.width for held in job.plan.whole]
         parts = [np.arange(1, len(PARTS) + 1) * width / 100 for width in widths]
@@ -208,6 +211,20 @@ def test_a_failure_is_kept_with_its_reason_and_tried_again(toys, tmp_path):
     summary = collect(tmp_path, **SMALL)
     assert summary.failed == {}
     assert {kind: sum(of.values()) for kind, of in summary.counts.items()} == ALL
+
+
+def test_a_task_that_lacks_some_plans_is_told_and_tried_again(toys, tmp_path):
+    _, group = toys
+    whole = collect(tmp_path / "whole", **SMALL)
+    rows = read_file(tmp_path / "whole" / "steps.parquet", "steps")[1].to_pylist()
+    group.most_shards = max(row["plan_shards"] for row in rows) - 1
+    summary = collect(tmp_path, **SMALL)
+    assert summary.counts == whole.counts
+    assert set(summary.failed.values()) == {"device 0: no memory"}
+    assert len(read_file(tmp_path / "steps.parquet", "steps")[1]) < len(rows)
+    group.most_shards = float("inf")
+    assert collect(tmp_path, **SMALL).failed == {}
+    assert len(read_file(tmp_path / "steps.parquet", "steps")[1]) == len(rows)
 
 
 def test_there_are_no_steps_on_cuda(toys, tmp_path):

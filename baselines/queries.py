@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from baselines.lpt import place_with_cuts, whole_tables
+from neuroshard.shard_table import is_by_columns
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError, check_int
 from shardgym.evaluation.solver import Budget, Incumbent, Observer, OutOfTime, check_solve_arguments
@@ -127,7 +128,7 @@ class QuerySearch(IncumbentSearch):
         left = Queries(self.queries, run)
         if start is not None:
             left.take(1)
-        if start is None or not _is_by_columns(run.task, start):
+        if start is None or not _cuts_columns_alone(run.task, start):
             try:
                 start = self.first_plan(run, left)
             except NoFeasiblePlanError:
@@ -150,11 +151,6 @@ class QuerySearch(IncumbentSearch):
         """Update the incumbent as long as there are queries, see `search`; `start` cuts tables by columns at most."""
 
 
-def _is_by_columns(task: ShardingTask, plan: ShardingPlan) -> bool:
-    """Say whether one device has all rows of each shard, in its own memory."""
-    return plan.group_size is None and all(
-        len(shard.devices) == 1
-        and shard.memory == "device"
-        and shard.num_rows == task.table(shard.table).num_embeddings
-        for shard in plan.shards
-    )
+def _cuts_columns_alone(task: ShardingTask, plan: ShardingPlan) -> bool:
+    """Say whether a plan has one holder for all rows of each shard, and no groups."""
+    return plan.group_size is None and all(is_by_columns(shard, task.table(shard.table)) for shard in plan.shards)

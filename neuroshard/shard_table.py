@@ -126,6 +126,11 @@ def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ())
     return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units], others)
 
 
+def is_by_columns(shard: Shard, table: EmbeddingTable) -> bool:
+    """Say whether one device has all rows of a shard, in its own memory."""
+    return len(shard.devices) == 1 and shard.memory == "device" and shard.num_rows == table.num_embeddings
+
+
 def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()) -> Ints | None:
     """Return the units of each table on each device, shape (D, T).
 
@@ -140,8 +145,7 @@ def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()
         table = position[shard.table]
         if table in others:
             continue
-        is_whole = shard.num_rows == task.tables[table].num_embeddings
-        if not is_whole or len(shard.devices) > 1 or shard.memory != "device":
+        if not is_by_columns(shard, task.tables[table]):
             return None
         units[shard.devices[0], table] += shard.num_columns // COLUMN_UNIT
     return units

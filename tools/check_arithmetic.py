@@ -22,10 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 EXPECTED = ROOT / "tests" / "data" / "plans_of_sample.json"
 
-#: Solvers whose plans rest on measurements, or on the arithmetic of a package that is not ours.
+#: Solvers whose plans rest on measurements, or on a package that is not ours.
 LEFT_OUT = {
     "measured_rerank": "it measures",
-    "milp": "its arithmetic is that of HiGHS, which is the same under all kernels; no board has it",
     "torchrec": "its arithmetic is TorchRec's",
     "torchrec_perf": "its arithmetic is TorchRec's",
     "torchrec_columns": "its arithmetic is TorchRec's",

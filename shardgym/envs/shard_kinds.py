@@ -162,19 +162,13 @@ class _MoreShards:
         shards = {name: array[of] for name, array in self._shards[0].items()}
         row_share = rows / shards["rows"]
         on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]
-        if self._task.step_memory is None:
-            # Bytes are a whole number for each row: this is exact.
-            on_device[:, BYTES] = shards["bytes"] / shards["rows"] * rows
-        else:
-            firsts = np.zeros_like(rows) if first_row is None else first_row
-            numbers_of = (shards["position"].tolist(), rows.tolist(), shards["width"].tolist(), firsts.tolist())
-            on_device[:, BYTES] = [
-                self._task.block_bytes(
-                    self._task.tables[position], num_rows, width, first_row=first,
-                    num_holders=holders if replicated else 1,
-                )
-                for position, num_rows, width, first in zip(*numbers_of, strict=True)
-            ]  # fmt: skip
+        firsts = np.zeros_like(rows) if first_row is None else first_row
+        numbers_of = (shards["position"].tolist(), rows.tolist(), shards["width"].tolist(), firsts.tolist())
+        copies = holders if replicated else 1
+        on_device[:, BYTES] = [
+            self._task.block_bytes(self._task.tables[position], num_rows, width, first_row=first, num_holders=copies)
+            for position, num_rows, width, first in zip(*numbers_of, strict=True)
+        ]
         on_device[:, SHARDS] = 1
         if first_row is not None:
             tables = [self._task.tables[position] for position in shards["position"].tolist()]
